@@ -265,7 +265,7 @@ class Preparation(_preparation.Preparation):
             remedy = "give it more text"
         else:
             what = f"{share}={self.fractions[split]:g} of {self.source.describe()} is {articles} articles"
-            remedy = f"give more text, raise {share} (0 leaves the split out), set {option} to text of its own"
+            remedy = f"give more text, raise {share} (0 leaves the split out), set {option} to separate text"
         raise TextSourceError(
             f"{what}, too short for a sequence of data.sequence_length={self.sequence_length} tokens."
             f" HINT: {remedy}, or lower data.sequence_length."

@@ -75,7 +75,7 @@ def _structured(answers: Any) -> tuple[tuple[str, ...], tuple[int, ...]]:
     if isinstance(texts, str):
         texts, starts = [texts], [starts]
     if len(texts) != len(starts):
-        raise ValueError(f"{len(texts)} texts and {len(starts)} places")
+        raise ValueError(f"{len(texts)} texts and {len(starts)} starts")
     return tuple(map(str, texts)), tuple(int(start) for start in starts)
 
 

@@ -66,7 +66,7 @@ def read_questions(
     else:
         questions = table_questions(require_split(read_hub(name, config, [split], folder), split, name, option), name)
     if not questions:
-        raise DataError(f"{option}={name!r} has no question. HINT: give a file in SQuAD's form.")
+        raise DataError(f"{option}={name!r} has no question. HINT: give a file in SQuAD's format.")
     _check_ids(questions, name)
     return questions, read
 
@@ -116,7 +116,7 @@ def _nested(articles: Sequence[Any], path: Any) -> Iterator[Question]:
                     yield Question(str(qa["id"]), qa["question"], paragraph["context"], texts, starts, record)
     except (KeyError, TypeError, AttributeError) as error:
         raise DataError(
-            f"{path} is not in SQuAD's form ({error!r} is missing or wrong). HINT: see README.md."
+            f"{path} is not in SQuAD's format ({error!r} is missing or wrong). HINT: see README.md."
         ) from error
 
 

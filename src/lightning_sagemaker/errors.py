@@ -27,7 +27,7 @@ def suggestion(name: str, known: Iterable[str]) -> str:
     near = nearest(name, names)
     if near is not None:
         return f"did you mean {near!r}?"
-    return f"choose one of {', '.join(names)}." if len(names) <= _FEW else f"none of the {len(names)} known is near it."
+    return f"choose one of {', '.join(names)}." if len(names) <= _FEW else f"none of the {len(names)} known is similar."
 
 
 def pairs(option: str, texts: Iterable[str]) -> dict[str, str]:

@@ -132,7 +132,7 @@ def _refused(strategy: str) -> Callable[..., NoReturn]:
 
     def refuse(*_: object, **__: object) -> NoReturn:
         raise _lightning.MisconfigurationException(
-            f"strategy={strategy!r} was asked of {_lightning.OTHER}, but lightning_sagemaker is built on"
+            f"strategy={strategy!r} was requested from {_lightning.OTHER}, but lightning_sagemaker is built on"
             f" {_lightning.PACKAGE}, which was imported first; they have different classes. HINT: import Trainer, Fabric"
             f" and LightningModule from {_lightning.PACKAGE} alone, or set"
             f" {_lightning.PACKAGE_VARIABLE}={_lightning.OTHER}."

@@ -55,7 +55,7 @@ def test_a_full_state_dict_is_loaded_into_a_sharded_module(runs, processes):
 def test_sizes_that_contradict_are_one_error(runs, processes):
     for found in (rank["refusals"] for rank in runs["own", processes]):
         assert f"data_parallel_size={processes + 1} was set, but {processes} processes" in found["replicas"]
-        assert "tensor_parallel_size=2 was set, and a tensor parallel degree of 4" in found["tensor"]
+        assert "tensor_parallel_size=2 was set with a tensor parallel degree of 4" in found["tensor"]
         assert "tensor_parallel_size='2' was set" in found["number"]
         assert len(found) == 3 or "also call fully_shard" in found["not sharded"]
         assert all("HINT" in message for message in found.values())

@@ -68,6 +68,6 @@ def test_it_is_said_once_on_rank_zero(ranks):
 def test_another_value_is_one_error_before_there_is_a_group(ranks):
     for found in ranks:
         assert found["wrong"] == (
-            "LIGHTNING_SAGEMAKER_REDUCTION='tree' was set. HINT: it is one of flat, hierarchical, auto, or unset."
+            "LIGHTNING_SAGEMAKER_REDUCTION='tree' was set. HINT: set one of flat, hierarchical, auto, or unset it."
         )
         assert found["no group"]

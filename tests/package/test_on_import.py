@@ -76,7 +76,7 @@ def test_the_other_package_names_the_one_that_was_first(first, chosen, other, as
     done = python(first + ASK_THE_OTHER.format(asked=asked, strategy="smddp"))
     lines = done.stdout.splitlines()
     assert [line.partition(":")[0] for line in lines] == [name for _, name in asked], done.stderr[-2000:]
-    assert all(f"was asked of {other}, but lightning_sagemaker is built on {chosen}" in line for line in lines)
+    assert all(f"was requested from {other}, but lightning_sagemaker is built on {chosen}" in line for line in lines)
     hint = f"HINT: import Trainer, Fabric and LightningModule from {chosen} alone, or set {VARIABLE}={other}."
     assert all(hint in line for line in lines)
     heeded = f"import os; os.environ[{VARIABLE!r}] = {other!r}; {first}"

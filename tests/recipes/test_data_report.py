@@ -166,7 +166,7 @@ def test_everything_odd_is_counted_as_by_hand(tmp_path):
     said = findings(report)
     assert "test: 2 of 4 texts are also in the training data: its scores are too high" in said
     assert "train: 2 of 44 texts (4.5%) are longer than data.max_length=16 and cut" in said
-    assert any(line.startswith("texts with different labels: 1, as '<b>Same</b>'") for line in said)
+    assert any(line.startswith("texts with different labels: 1, such as '<b>Same</b>'") for line in said)
     assert "train: duplicate texts: 1" in said
     assert all("\n" not in line for line in terminal_lines(report))
     page = Page(text := html_page("Data", report))

@@ -174,7 +174,7 @@ def test_the_plan_of_a_job_has_the_requests_of_an_epoch(made, client, tmp_path, 
 
 def test_a_plan_says_what_any_text_costs_where_it_cannot_be_counted(made, client):
     config = JobConfig(recipe="albert-mlm", instance_type="ml.g5.xlarge", hyperparameters={"text": "s3://none/there"})
-    said = "s3://none/there: requests of up to 4 MiB, some $0.0001 a GB of an epoch"
+    said = "s3://none/there: requests of up to 4 MiB, about $0.0001 per GB of an epoch"
     assert describe_streaming(make_plan(config), asks_s3=False) == [("streams", said)]
     [(word, line)] = describe_streaming(make_plan(config), asks_s3=True)
     assert word == "streams"

@@ -109,7 +109,7 @@ class RecipeCLI(LightningCLI):
             type=str | None,
             default=None,
             help="Folder of the run. Default: the job's own folders; outside a job a new one for each run, named by the"
-            f" time, in runs/{self.recipe.name}, where `latest` leads to the last training's.",
+            f" time, in runs/{self.recipe.name}, where `latest` links to the last training run.",
         )
         parser.add_argument(
             "--baseline",

@@ -40,7 +40,7 @@ def findings(report: Mapping[str, Any]) -> list[str]:
     if report["conflicts"]["count"]:
         example = report["conflicts"]["examples"][0]
         found.append(
-            f"texts with different labels: {report['conflicts']['count']}, as {example['text']!r}:"
+            f"texts with different labels: {report['conflicts']['count']}, such as {example['text']!r}:"
             f" {', '.join(example['labels'])}"
         )
     for split, lengths in report["lengths"].items():
@@ -54,7 +54,7 @@ def findings(report: Mapping[str, Any]) -> list[str]:
     for split, classes in report["classes"].items():
         absent = [name for name in trained if name not in classes]
         if absent and not report["regression"]:
-            found.append(f"{split}: classes without a sample: {len(absent)}, as {absent[0]!r}")
+            found.append(f"{split}: classes without a sample: {len(absent)}, such as {absent[0]!r}")
     return found
 
 
@@ -89,7 +89,7 @@ def html_page(title: str, report: Mapping[str, Any]) -> str:
     found = findings(report)
     notes = (
         "".join(f"<li class=warn>{escape(finding)}</li>" for finding in found)
-        or "<li class=fine>nothing odd found</li>"
+        or "<li class=fine>nothing unusual found</li>"
     )
     parts = [
         f"<h1>{escape(title)}</h1>",

@@ -50,7 +50,7 @@ class InterruptibleLoop:
     ``state`` only: everything else starts over.
 
     Args:
-        fabric: After ``launch()``; what it has set up is in ``state``.
+        fabric: Fabric, after ``launch()``; what it has set up is in ``state``.
         dirpath: Folder of the checkpoints, shared by all hosts, or kept by SageMaker for the first.
         state: Everything that training changes, as for ``fabric.save``: modules, optimizers, schedules, plain values,
             which are rank zero's and are replaced in it when a checkpoint is loaded.

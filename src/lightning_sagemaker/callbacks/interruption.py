@@ -46,7 +46,7 @@ class Interrupted(SystemExit):
 class SpotInterruption(Callback):
     """Stops all ranks together when any of them receives a signal, and saves every few minutes.
 
-    SageMaker sends SIGTERM two minutes before it takes a spot instance away, and not to every process at the same time.
+    SageMaker sends SIGTERM two minutes before it reclaims a spot instance, and not to every process at the same time.
     Lightning's own handler waits for the other ranks within the handler, and hangs. Here a signal only sets a flag; the
     ranks exchange it asynchronously, every few batches, and all stop after the same one: with a checkpoint if they were
     training, and with exit code 143. Before the first batch there is nothing to save, and each exits at once. Ctrl-C
@@ -97,7 +97,7 @@ class SpotInterruption(Callback):
         if (spread := self._votes.clock_spread()) > _CLOCKS:
             rank_zero_warn(
                 f"The hosts' clocks differ by {spread:.0f} s: S3 rejects requests if the clock is off by 15 minutes."
-                " HINT: synchronise them (chrony)."
+                " HINT: synchronize them (chrony)."
             )
         if stage == "fit" and self._events is None:
             self._events = events_of(trainer)

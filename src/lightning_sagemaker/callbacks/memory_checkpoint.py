@@ -52,15 +52,15 @@ class _Outcome(NamedTuple):
 class MemoryCheckpoint(Callback):
     """Keeps each rank's training state in memory, from which :class:`AutoResume` continues after a restart of the processes.
 
-    For models that exist once, sharded across the ranks by ``"smddp_fsdp"`` or ``"smp"``, whose ranks cannot do without
-    each other: when one dies, all are restarted (by ``supervise``, or ``torchrun --max-restarts``), but not from a disk,
-    and with the last few steps to repeat. Every ``every_n_steps`` steps each rank copies its shards, as an asynchronous
-    checkpoint does, and writes them to its host's memory while training continues; with several hosts, to the next host's
-    memory too. A restarted rank whose host is new gets its file from there. Without a complete set, the newest checkpoint
-    is used.
+    For models that exist once, sharded across the ranks by ``"smddp_fsdp"`` or ``"smp"``, whose ranks cannot continue
+    without each other: when one dies, all are restarted (by ``supervise``, or ``torchrun --max-restarts``), but not
+    from disk, and the last few steps are repeated. Every ``every_n_steps`` steps each rank copies its shards, as an
+    asynchronous checkpoint does, and writes them to its host's memory while training continues; with several hosts, to
+    the next host's memory too. A restarted rank whose host is new gets its file from there. Without a complete set, the
+    newest checkpoint is used.
 
     Args:
-        every_n_steps: Optimizer steps between copies. One that is due while the last is being written is left out.
+        every_n_steps: Optimizer steps between copies. One that is due while the last is being written is skipped.
         folder: Folder in memory (tmpfs), of this job alone, on each host. Default: one in ``/dev/shm`` that belongs to the
             launcher, and is removed after the fit, or by the next job if the launcher dies.
 
@@ -94,7 +94,7 @@ class MemoryCheckpoint(Callback):
             return
         if not hasattr(trainer.strategy, "own_parts"):
             raise MisconfigurationException(
-                f"MemoryCheckpoint was given with {type(trainer.strategy).__name__}, whose ranks all have the whole state."
+                f"MemoryCheckpoint was given with {type(trainer.strategy).__name__}, whose ranks all have the full state."
                 " HINT: leave it out, and start the script with 'lightning-sagemaker supervise', which recovers in the job;"
                 " or use strategy='smddp_fsdp'."
             )

@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--account", default="111122223333", help="your account (default: AWS's example %(default)s)")
     parser.add_argument("--region", help="default: the one that AWS is configured with")
     parser.add_argument("--pytorch-version", help="of AWS's image")
-    parser.add_argument("--instance-type", default="ml.p4d.24xlarge", help="device of the image (default: %(default)s)")
+    parser.add_argument("--instance-type", default="ml.p4d.24xlarge", help="its instance type (default: %(default)s)")
     parser.add_argument("--requirements", type=Path, help="your own requirements.txt")
 
 

@@ -98,7 +98,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     run.add_argument(
         "--register", metavar="GROUP", help="register the model in SageMaker's registry when the job has succeeded"
     )
-    run.add_argument("--inference-image", metavar="URI", help="of the registered model, to serve it with")
+    run.add_argument("--inference-image", metavar="URI", help="image to serve the registered model with")
     run.add_argument("--poll", type=float, default=10.0, metavar="SECONDS", help="polling interval (default: 10)")
     run.add_argument("--refresh-prices", action="store_true", help="first refresh the region's prices from AWS")
     run.add_argument("--refresh-instances", action="store_true", help="first refresh the instance types from AWS")

@@ -82,7 +82,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--budget",
         type=_number,
         metavar="USD",
-        help="print the fastest within the budget; with --target-hours, whether any is",
+        help="print the fastest within the budget; with --target-hours, whether any meets both",
     )
     add("--spot", action="store_true", help="use the hours and prices of spot instances")
     add("--checkpoint-minutes", type=_number, default=10.0, metavar="M", help="time between checkpoints (default: 10)")

@@ -146,7 +146,7 @@ def redacted(text: str, environment: "Mapping[str, str]") -> str:
     """``text`` with asterisks for secrets, and for other random-looking strings, erring on the side of masking.
 
     Args:
-        text: Such as an exception and its traceback.
+        text: Text such as an exception and its traceback.
         environment: The values of variables with secret-like names are masked in any case.
 
     """

@@ -122,7 +122,7 @@ class TrainingBatches(_Batches):
 
         Args:
             done: Samples of the epoch, over all processes.
-            global_batch_size: With which they were ordered and batched.
+            global_batch_size: Size with which they were ordered and batched.
 
         """
         return self._rest(done, global_batch_size or self._global)

@@ -184,7 +184,7 @@ def index_shards(folder: Path, splits: Mapping[str, Sequence[Sequence[str]]]) ->
     """Read all shards, and index their blocks.
 
     Args:
-        folder: With the shards.
+        folder: Folder with the shards.
         splits: Split -> columns -> names of their files.
 
     """

@@ -58,7 +58,7 @@ class BlockTable:
         """A slot for a block: the next that was not read lately; None if all are being written.
 
         Args:
-            block: Is not in a slot.
+            block: Block that is not in a slot.
             is_abandoned: Whether nobody is writing a block that has a slot and is not in it.
 
         """

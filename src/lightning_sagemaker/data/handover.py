@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.utils.data import default_convert, get_worker_info
 
 MOST = 1 << 19
-"""Bytes of a message: a pipe copies them some 64 KB at a time, and above that torch's shared memory is faster than a pipe."""
+"""Bytes of a message: a pipe copies them some 64 KB at a time, and above that torch's shared memory is faster."""
 _SHORT = [(kind, np.iinfo(kind).min, np.iinfo(kind).max) for kind in (np.int8, np.int16, np.int32)]
 
 Array = npt.NDArray[Any]

@@ -43,7 +43,7 @@ class ResumableLoader(BegunLate):
     incomplete global batch at the end of an epoch is dropped.
 
     Args:
-        dataset: With a length.
+        dataset: Map-style dataset, with a length.
         trainer: Trainer of the run; in ``train_dataloader`` that is ``self.trainer``.
         batch_size: Samples per process and forward pass.
         seed: Seed of the order.

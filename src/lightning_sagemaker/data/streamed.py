@@ -107,7 +107,7 @@ class BlockFetch:
                 break
         raise DamagedDataError(
             f"{' and '.join(files)} in {self._address}: block {wrong[0]} was written with crc32 {index.crc32[wrong[0]]:08x},"
-            f" but {attempt} reads returned another ({found[wrong[0] - first]:08x} the last time). HINT: copy the file again"
+            f" but {attempt} reads returned others ({found[wrong[0] - first]:08x} the last time). HINT: copy the file again"
             " from its source, or prepare again."
         )
 

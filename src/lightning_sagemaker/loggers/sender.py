@@ -43,7 +43,7 @@ class Delivery:
     """Delivers one journal to MLflow.
 
     Args:
-        journal: With ``about`` as its first row.
+        journal: Journal with ``about`` as its first row.
         start: The id of a start, to exclude later ones; None for all.
 
     """

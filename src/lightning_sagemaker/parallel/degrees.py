@@ -250,7 +250,7 @@ def _check(key: Key, value: Any) -> Any:
 
 
 _FLAGS = ("true", "false", "1", "0", "yes", "no")
-_KINDS = {bool: "true or false", int: "an integer", float: "a number", str: "a text"}
+_KINDS = {bool: "true or false", int: "an integer", float: "a number", str: "a string"}
 
 
 def _unknown(name: str) -> str:

@@ -22,7 +22,7 @@ def initial_values(root: nn.Module, wanted: Callable[[Tensor], bool]) -> dict[in
     not depend on which process asks for which.
 
     Args:
-        root: With parameters or buffers on the meta device.
+        root: Module with parameters or buffers on the meta device.
         wanted: Whether values of a tensor are asked for.
 
     Raises:

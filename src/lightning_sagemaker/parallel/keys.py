@@ -114,7 +114,7 @@ KEYS = (
         1,
         bool,
         False,
-        "with partitions: parameters get values on the process that needs them, so that none has the whole model",
+        "with partitions: parameters get values on the process that needs them, so that none has the full model",
     ),
     _used("hybrid_shard_degree", 2, int, 0, "number of replicas that parameters are sharded across; 0: all", minimum=0),
     _no_op(

@@ -38,7 +38,7 @@ class Cut:
 
     Args:
         count: Number of microbatches.
-        batch_size: That of the loader; None: not known.
+        batch_size: Batch size of the loader; None if unknown.
 
     """
 

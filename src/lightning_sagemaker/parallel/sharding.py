@@ -81,7 +81,7 @@ def shard_module(
 
     Args:
         root: The module, complete and equal on all processes.
-        mesh: With the dimensions :data:`DP_REPLICATE`, :data:`DP_SHARD` and :data:`TP`, or the second alone.
+        mesh: Device mesh with the dimensions :data:`DP_REPLICATE`, :data:`DP_SHARD` and :data:`TP`, or the second alone.
         methods: Names of methods of ``root`` that are called from outside.
         recompute: Blocks keep their inputs only for the backward pass, in which they run again.
         offload: Offload saved activations to CPU memory.

@@ -210,7 +210,7 @@ def _place(number: int, world_size: int) -> tuple[int, int] | None:
 def _warn(number: int, line: str, name: str) -> None:
     print(
         f"lightning-sagemaker: rank {number} replaces another, and has no result of {name.strip('_')} in {line}, which the"
-        " others have called before the training: it is of this rank alone. HINT: use all_reduce, all_gather or broadcast"
+        " others called before training: its result is this rank's alone. HINT: use all_reduce, all_gather or broadcast"
         " there.",
         flush=True,
     )

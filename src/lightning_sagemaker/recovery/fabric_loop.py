@@ -143,8 +143,8 @@ class InJobLoop(InterruptibleLoop):
         if not self.steps.stepped and not self._has_warned:
             self._has_warned = True
             rank_zero_warn(
-                "The last batches of this epoch were not followed by optimizer.step: a loss in the next epoch's first step"
-                " drops their gradients. HINT: step after the last batch too."
+                "The last batches of this epoch were not followed by optimizer.step: if a rank is lost in the next epoch's"
+                " first step, their gradients are dropped. HINT: step after the last batch too."
             )
         seed_all(self._seed, self.epoch, self._world + 1)
 

@@ -122,7 +122,7 @@ class FabricSteps:
         """
         if self.stepped:
             raise CannotRecover(
-                "fabric.backward was called after optimizer.step within one batch, so what was stepped could not be repeated"
+                "fabric.backward was called after optimizer.step within one batch, so the step could not be repeated"
             )
         if self.adopts is None:
             self.averaged = False

@@ -122,8 +122,8 @@ def means(parameters: Sequence[nn.Parameter], shards: int) -> list[Bucket]:
     """The means that :func:`average` puts in the place of the gradients, which stay as they are. Collective.
 
     Args:
-        parameters: As of that.
-        shards: Likewise.
+        parameters: As in :func:`average`.
+        shards: As in :func:`average`.
 
     Raises:
         RuntimeError: If the group has lost a rank.

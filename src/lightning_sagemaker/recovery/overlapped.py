@@ -88,7 +88,7 @@ class OverlappedMeans:
         if self._is_late:
             self._overlaps = False
             _log.warning(
-                "Gradients came more often than in the step before: they are reduced after the backward pass now."
+                "Gradients were ready more often than in the previous step: they are now reduced after the backward pass."
             )
         return not self._is_late
 

@@ -33,7 +33,7 @@ class CannotRecover(RecoveryError):
 
     def __init__(self, why: str) -> None:
         super().__init__(
-            f"This cannot recover in the job (recovery='in_job', which is the default under supervise): {why}."
+            f"This script cannot recover in the job (recovery='in_job', the default under supervise): {why}."
             " HINT: set recovery='restart': all ranks are then restarted when one is lost."
         )
         self.why = why

@@ -54,7 +54,7 @@ class TogetherRank:
             raise SystemExit(reply.get("code", 1))
         if len(reply["order"]) != world_size:
             raise RecoveryError(
-                f"{len(reply['order'])} of {world_size} ranks are there, and each has a part of the model. HINT: start"
+                f"{len(reply['order'])} of {world_size} ranks are present, and each has a part of the model. HINT: start"
                 " supervise with a fixed number of --hosts."
             )
         self.restarts = reply["quorum"] > 1 and reply["step"] > 0

@@ -32,18 +32,18 @@ def hint_for(message: str) -> str | None:
         return _about_module(missing["name"], missing["package"])
     if _NO_GPU.search(message):
         return (
-            "HINT: this machine has no GPU. What runs here and there: Trainer(accelerator='auto') with a strategy that sets"
-            " no accelerator; or device 'cuda' and backend 'nccl' only where torch.cuda.is_available()."
+            "HINT: this machine has no GPU. To run both here and on GPUs: Trainer(accelerator='auto') with a strategy that"
+            " sets no accelerator; or device 'cuda' and backend 'nccl' only where torch.cuda.is_available()."
         )
     if _NO_ADDRESS.search(message):
         return (
-            "HINT: if it is the name of a simulated host, see the first lines: names need Linux, and root or user"
-            " namespaces; --network netns has them too."
+            "HINT: if it is the name of a simulated host, see the first lines: resolving it needs Linux, and root or"
+            " user namespaces; --network netns resolves it too."
         )
     if _NO_FOLDER.search(message):
         return (
             "HINT: a host's folder is /opt/ml only where names resolve (see the first lines), and has the channels that"
-            " --channel NAME=DIR gives; SM_CHANNEL_NAME, SM_MODEL_DIR and SM_OUTPUT_DATA_DIR say where it is anywhere."
+            " --channel NAME=DIR gives; SM_CHANNEL_NAME, SM_MODEL_DIR and SM_OUTPUT_DATA_DIR always have the path."
         )
     return None
 
@@ -57,4 +57,4 @@ def _about_module(name: str, package: str) -> str:
         return f"HINT: {installed} is installed and has no such module: the script was written for another version."
     if package in _IN_IMAGES:
         return f"HINT: AWS's images have it; pip install {_IN_IMAGES[package]} here."
-    return f"HINT: pip install {package} here; for a job on SageMaker, name it in requirements.txt as well."
+    return f"HINT: pip install {package} here; for a job on SageMaker, list it in requirements.txt as well."

@@ -73,7 +73,7 @@ def parse(text: str) -> str | None:
 def obstacle() -> str | None:
     """Why network namespaces cannot be created here; None if they can."""
     if sys.platform != "linux":
-        return "network namespaces are Linux's"
+        return "network namespaces exist only on Linux"
     missing = [name for name in ("ip", "tc", "unshare") if shutil.which(name) is None]
     if missing:
         return f"{' and '.join(missing)} (of iproute2 and util-linux) not found"

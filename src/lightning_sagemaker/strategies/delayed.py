@@ -66,8 +66,8 @@ class DelayedModel(Host):
             return
         if keep_averages(callbacks_of(self._module.trainer)):
             rank_zero_info(
-                "delayed_parameter_initialization has no effect beside a callback that averages weights, which copies the"
-                " whole model."
+                "delayed_parameter_initialization has no effect with a callback that averages weights, which copies the"
+                " full model."
             )
             yield
             return

@@ -67,7 +67,7 @@ def check_module(module: LightningModule, syncs_batch_norm: bool) -> None:
     if is_compiled(module) and not hasattr(torch.compiler, "set_stance"):
         raise MisconfigurationException(
             f"{type(module).__name__} has compiled modules, which strategy='smp' runs uncompiled, and torch"
-            f" {torch.__version__} cannot. HINT: leave torch.compile out, or take torch 2.6 or newer."
+            f" {torch.__version__} cannot. HINT: leave torch.compile out, or use torch 2.6 or newer."
         )
     if not module.automatic_optimization:
         raise MisconfigurationException(

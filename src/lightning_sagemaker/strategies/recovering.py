@@ -100,7 +100,7 @@ class RecoversInJob(Host):
         rank = self._rank = job_rank(self.job.global_rank or 0, self._get_process_group_backend(), replicas)
         if (size := replicas and replicas.size) != (rank.replicas and rank.replicas.size):
             raise RecoveryError(
-                f"A Trainer of this script has replicas of {size or 1} ranks, and an earlier one had others. HINT: give all"
+                f"A Trainer of this script has replicas of {size or 1} ranks, unlike an earlier one. HINT: give all"
                 " Trainers the same hybrid_shard_degree, or set recovery='restart'."
             )
         restart_after_losses(rank)

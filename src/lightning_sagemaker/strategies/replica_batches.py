@@ -60,7 +60,7 @@ class ReplicaBatches(Host):
         if reason:
             self._say_one_part(
                 f"The batch of {name} runs as one microbatch: {reason}. HINT: a batch is split by the first dimension of its"
-                " tensors, or by a method smp_slice of its object; what is not of its samples can be a buffer of the module."
+                " tensors, or by a method smp_slice of its object; what is not per-sample can be a buffer of the module."
             )
         return list(parts), list(weights)
 

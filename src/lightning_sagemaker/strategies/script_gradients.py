@@ -35,7 +35,7 @@ class ScriptGradients:
 
     Args:
         gradients: Those of the module.
-        module: That is partitioned.
+        module: Module that is partitioned.
         callbacks: Other objects of the script's classes.
 
     """
@@ -81,7 +81,7 @@ class ScriptGradients:
         if error_if_nonfinite and not norm.isfinite():
             raise RuntimeError(
                 f"The norm of the gradients is {norm.item()}, and error_if_nonfinite=True was given. HINT: lower the"
-                " learning rate, or leave it out to go on."
+                " learning rate, or leave it out to continue."
             )
         return norm
 

@@ -97,7 +97,7 @@ class ShardedLayout(ParallelLayout):
         if shard_module(module, mesh, methods, *saving, self.sharding_options()):
             rank_zero_info(
                 f"{type(module).__name__} has no repeated blocks, so its parameters are gathered all at once. HINT:"
-                " auto_wrap_policy={Block} of strategy='smddp_fsdp' takes the classes of what to gather apart."
+                " with strategy='smddp_fsdp', auto_wrap_policy={Block} names the classes to gather separately."
             )
 
 
@@ -116,7 +116,7 @@ def with_tensor_size(degrees: ParallelDegrees, size: int | str) -> ParallelDegre
         return degrees
     if degrees.tensor != 1 or not isinstance(size, int) or size < 1:
         raise ParallelConfigError(
-            f"tensor_parallel_size={size!r} was set, and a tensor parallel degree of {degrees.tensor}."
+            f"tensor_parallel_size={size!r} was set with a tensor parallel degree of {degrees.tensor}."
             " HINT: set one of them, to a number of processes."
         )
     return dataclasses.replace(degrees, tensor=size)

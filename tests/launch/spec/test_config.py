@@ -102,8 +102,8 @@ def test_an_input_with_every_option_is_written_and_read_again():
     [
         ("instance_groups", "workers", "a list of names"),
         ("attribute_names", [1], "a list of names"),
-        ("shuffle_config", {"seed": "7"}, "a dictionary with a whole number as seed"),
-        ("shuffle_config", 7, "a dictionary with a whole number as seed"),
+        ("shuffle_config", {"seed": "7"}, "a dictionary with an integer as seed"),
+        ("shuffle_config", 7, "a dictionary with an integer as seed"),
         ("model_access_config", True, "a dictionary as in the API"),
         ("content_type", ["text/csv"], "a string"),
     ],

@@ -34,7 +34,7 @@ def candidates(topology: Topology, compression: str | None, device: torch.device
 
     Args:
         topology: Topology of all ranks.
-        compression: That is allowed.
+        compression: Compression that is allowed.
         device: Device of the gradients. On GPUs the pieces of a bucket do not overlap, so it is not split.
 
     """

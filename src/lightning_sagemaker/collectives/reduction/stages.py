@@ -88,7 +88,7 @@ class Gather:
         """The same, in the place of a vector, which may be shorter by what it was padded with. Collective.
 
         Args:
-            vector: Is overwritten.
+            vector: Vector that is overwritten.
             part: One dimension, of the same length on all processes.
 
         """

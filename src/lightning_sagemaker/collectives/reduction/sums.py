@@ -90,5 +90,5 @@ class Sums:
 def _one_of(name: str, known: tuple[str, ...]) -> str | None:
     value = os.environ.get(name)
     if value and value not in known:
-        raise SageMakerJobError(f"{name}={value!r} was set. HINT: it is one of {', '.join(known)}, or unset.")
+        raise SageMakerJobError(f"{name}={value!r} was set. HINT: set one of {', '.join(known)}, or unset it.")
     return value or None

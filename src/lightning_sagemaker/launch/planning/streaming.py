@@ -29,7 +29,7 @@ def describe_streaming(plan: JobPlan, asks_s3: bool) -> list[tuple[str, str]]:
     address = streamed_text(plan)
     if address is None:
         return []
-    estimate = f"{address}: requests of up to 4 MiB, some ${USD_PER_1000_READS / 4} a GB of an epoch"
+    estimate = f"{address}: requests of up to 4 MiB, about ${USD_PER_1000_READS / 4} per GB of an epoch"
     if not asks_s3:
         return [("streams", estimate)]
     try:

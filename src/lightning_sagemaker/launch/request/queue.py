@@ -49,7 +49,7 @@ def submit(session: Session, request: Mapping[str, Any], queue: str, share: str 
     tags = {one["Key"]: one["Value"] for one in request.get("Tags", [])}
     payload = {name: value for name, value in request.items() if name != "Tags"}
     optional = {"shareIdentifier": share, "tags": tags}
-    with translate_aws_errors(f"Putting the job into the queue {queue!r}"):
+    with translate_aws_errors(f"Submitting the job to the queue {queue!r}"):
         done = session.client("batch").submit_service_job(
             jobName=request["TrainingJobName"],
             jobQueue=queue,
@@ -77,7 +77,7 @@ def wait_for_job(session: Session, identifier: str, poll: float, say: Callable[[
     """
     client, before = session.client("batch"), ""
     while True:
-        with translate_aws_errors(f"Looking at the queued job {identifier}"):
+        with translate_aws_errors(f"Describing the queued job {identifier}"):
             found = client.describe_service_job(jobId=identifier)
         if found["status"] != before:
             before = found["status"]

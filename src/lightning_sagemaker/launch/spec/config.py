@@ -308,7 +308,7 @@ def _checked(name: str, kind: str, value: object) -> object:
     if not isinstance(value, wanted) or (wanted is not bool and isinstance(value, bool)):
         raise LaunchError(f"{name}={value!r} was set. HINT: it must be {words}.")
     entries: Any = value if kind.startswith("tuple") else ()
-    of, words = (Mapping, "keys and values") if kind.startswith("tuple[Mapping") else ((str, os.PathLike), "texts")
+    of, words = (Mapping, "keys and values") if kind.startswith("tuple[Mapping") else ((str, os.PathLike), "strings")
     if not all(isinstance(one, of) for one in entries):
         raise LaunchError(f"{name}={value!r} was set. HINT: it must be a list of {words}.")
     return tuple(value) if isinstance(value, list) else value

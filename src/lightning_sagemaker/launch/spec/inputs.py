@@ -106,7 +106,7 @@ _TEXT, _NAMES, _API = "a string", "a list of names", "a dictionary as in the API
 _FORMS = {
     "instance_groups": _NAMES,
     "attribute_names": _NAMES,
-    "shuffle_config": "a dictionary with a whole number as seed",
+    "shuffle_config": "a dictionary with an integer as seed",
     "hub_access_config": _API,
     "model_access_config": _API,
 }

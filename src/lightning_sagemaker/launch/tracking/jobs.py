@@ -105,7 +105,7 @@ class TrainingJobs:
             LaunchError: If there is no job of that name.
 
         """
-        with translate_aws_errors(f"Looking at the job {name!r}"):
+        with translate_aws_errors(f"Describing the job {name!r}"):
             job = self._sagemaker.describe_training_job(TrainingJobName=name)
         begin, end = job.get("TrainingStartTime"), job.get("TrainingEndTime")
         seconds = 0.0 if begin is None else (end.timestamp() if end else time.time()) - begin.timestamp()

@@ -211,7 +211,7 @@ def _read_content(path: Path) -> object:
         refused = re.search(r"Unsupported (?:global: GLOBAL|class) (\S+)", str(error))
         raise pickle.UnpicklingError(
             f"the user_content in {path} holds {refused[1] if refused else 'objects'}, and is not loaded, as that could"
-            " run code. HINT: save plain values, tensors, numbers of NumPy or the model's configuration; if you trust the"
+            " run code. HINT: save plain values, tensors, NumPy numbers or the model's configuration; if you trust the"
             " file, call torch.serialization.add_safe_globals([...]) with its classes before smp.resume_from_checkpoint."
         ) from error
 
