@@ -105,13 +105,15 @@ def test_what_was_not_asked_for_is_not_tried():
 class Network:
     """Seconds of each plan by the bytes tried, and a clock that they move."""
 
-    def __init__(self, per_byte: dict[Plan, float]) -> None:
-        self.per_byte, self.now, self.sizes = per_byte, 0.0, []
+    def __init__(self, per_byte: dict[Plan, float], offset: dict[Plan, float] | None = None) -> None:
+        self.per_byte, self.now, self.sizes, self.tried = per_byte, 0.0, [], []
+        self.offset = dict.fromkeys(per_byte, 1e-4) | (offset or {})
 
     def round(self, trials, size, begin, device):
-        seconds = [1e-4 + self.per_byte[plan] * size for plan in trials]
+        seconds = [self.offset[plan] + self.per_byte[plan] * size for plan in trials]
         self.now += sum(seconds)
         self.sizes.append(size)
+        self.tried.append(list(trials))
         return [*seconds, self.now]
 
 
@@ -127,7 +129,34 @@ def test_another_way_is_taken_where_it_is_faster_by_more_than_noise(monkeypatch,
     assert (found.plan == hierarchical) is is_taken
     assert found.tried_bytes <= 50 * 2**20
     assert network.now < 4.2  # what has begun by two seconds is finished, the slowest's first trial too
-    assert found.seconds[Plan()] == pytest.approx(1e-4 + found.tried_bytes / rate)
+    assert found.seconds[Plan()] == pytest.approx(1e-4 + found.gradient_bytes / rate, rel=1e-3)
+
+
+def test_plans_are_compared_for_all_gradients_not_for_what_was_tried(monkeypatch):
+    """BERT-base on 2 hosts of 2 with links of 1 Gbit/s: a hierarchy's pipeline fills slowly, and pays from 12 MiB on."""
+    flat, hierarchical, mebibyte = Plan("flat", "bf16"), Plan("hierarchical", "bf16"), 2**20
+    per_byte = {Plan(): 14.5e-3 / mebibyte, flat: 7.9e-3 / mebibyte, hierarchical: 5.2e-3 / mebibyte}
+    for slower in (1, 3):
+        network = Network(
+            {plan: slower * taken for plan, taken in per_byte.items()},
+            {plan: slower * taken for plan, taken in ((flat, 0.006), (hierarchical, 0.035))},
+        )
+        monkeypatch.setattr(choice, "_round", network.round)
+        found = choose(dict.fromkeys(per_byte), 418 * mebibyte, CPU)
+        assert found.plan == hierarchical
+        assert found.seconds[hierarchical] == pytest.approx(slower * (0.035 + 5.2e-3 * 418), rel=0.01)
+        assert network.now < 2.2
+
+
+def test_the_time_is_left_to_those_that_are_near_the_fastest(monkeypatch):
+    plans = [Plan(), *(Plan("hierarchical", None, size) for size in range(1, 7))]
+    network = Network(dict(zip(plans, [9e-9, 5e-9, 6e-9, 10e-9, 11e-9, 12e-9, 13e-9], strict=True)))
+    monkeypatch.setattr(choice, "_round", network.round)
+    found = choose(dict.fromkeys(plans), 2**30, CPU)
+    assert found.plan == plans[1]
+    assert network.tried[-1] == plans[1:3]
+    assert found.tried_bytes >= 32 * 2**20
+    assert set(found.seconds) == set(plans)
 
 
 def test_a_small_model_is_tried_for_less_than_two_seconds(monkeypatch):

@@ -1,12 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which plan is fastest here: tried for about two seconds, on all ranks together, before the training."""
+"""Which plan is fastest here: tried for about two seconds, on all ranks together, before the training.
+
+A plan's seconds grow with the bytes, from an offset of its own: the pipeline of a hierarchy has to fill before it pays.
+So vectors are doubled as long as time is left, and from the two largest the seconds for all gradients are extrapolated.
+Plans that are far behind are dropped on the way, which leaves the time to the others (successive halving: Karnin, Koren
+and Somekh, 2013).
+"""
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 import torch.distributed as dist
@@ -22,6 +27,10 @@ _CONNECTS, _FIRST, _MOST = 4 * 2**10, 256 * 2**10, 64 * 2**20
 """Bytes of a trial that makes connections and does not count, of the first that does, and of the largest."""
 _ENOUGH = 20
 """Rounds with all gradients of a small model, which need no two seconds."""
+_CLEAR = 4 * 2**20
+"""Bytes from which on plans are dropped: less than two pieces are not pipelined, and take little longer than a message."""
+_BEHIND = 1.5
+"""Times the fastest plan's expected seconds, beyond which a plan is dropped."""
 _PIECES = (2**20, 4 * 2**20)
 _DDP_BUCKET = 25 * 2**20
 """Bytes; torch's default for ``bucket_cap_mb``."""
@@ -54,20 +63,53 @@ class Choice:
 
     Attributes:
         plan: The fastest.
-        seconds: Seconds of each plan: the median over the rounds, of the slowest rank.
-        tried_bytes: Bytes of float32 gradients, reduced in these seconds.
+        seconds: Seconds in which each plan is expected to reduce all gradients.
+        gradient_bytes: Their bytes.
+        tried_bytes: Bytes of the largest vector that was reduced.
 
     """
 
     plan: Plan
     seconds: dict[Plan, float]
+    gradient_bytes: int
     tried_bytes: int
 
     @property
     def reason(self) -> str:
         """The figures, in a sentence."""
         listed = "; ".join(f"{plan.words} {1e3 * taken:.1f} ms" for plan, taken in self.seconds.items())
-        return f"Measured on {self.tried_bytes / 2**20:.3g} MiB: {listed}."
+        tried, all_of_them = self.tried_bytes / 2**20, self.gradient_bytes / 2**20
+        expected = "" if tried == all_of_them else f", expected for {all_of_them:.3g} MiB"
+        return f"Measured on {tried:.3g} MiB{expected}: {listed}."
+
+
+@dataclass
+class _Times:
+    """Seconds of one plan.
+
+    Attributes:
+        by_size: Bytes that were tried, ascending -> seconds: the least of the rounds, as other work only adds to them.
+
+    """
+
+    by_size: dict[int, float] = field(default_factory=dict)
+
+    def add(self, size: int, seconds: float) -> None:
+        self.by_size[size] = min(seconds, self.by_size.get(size, seconds))
+
+    @property
+    def last(self) -> float:
+        return [*self.by_size.values()][-1]
+
+    def expected(self, size: int) -> float:
+        """Seconds for so many bytes: along the line through the two largest that were tried."""
+        largest, seconds = [*self.by_size.items()][-1]
+        slope = seconds / largest  # no offset
+        if len(self.by_size) > 1:
+            before, seconds_before = [*self.by_size.items()][-2]
+            found = (seconds - seconds_before) / (largest - before)
+            slope = min(max(found, slope / 8), slope)  # what is outside is noise
+        return seconds + slope * (size - largest)
 
 
 def choose(trials: Mapping[Plan, Trial], gradient_bytes: int, device: torch.device, limit: float = SECONDS) -> Choice:
@@ -80,19 +122,32 @@ def choose(trials: Mapping[Plan, Trial], gradient_bytes: int, device: torch.devi
         limit: Seconds, about.
 
     """
-    begin, size, kept = time.perf_counter(), min(_FIRST, gradient_bytes), list[list[float]]()
+    begin, size, rounds = time.perf_counter(), min(_FIRST, gradient_bytes), 0
     most = max(size, min(gradient_bytes, _MOST))
+    times, left = {plan: _Times() for plan in trials}, list(trials)
     _round(trials, min(_CONNECTS, size), begin, device)
     while True:
-        *seconds, elapsed = _round(trials, size, begin, device)
-        kept.append(seconds)
-        if elapsed > limit or len(kept) == _ENOUGH:
+        *seconds, elapsed = _round({plan: trials[plan] for plan in left}, size, begin, device)
+        for plan, taken in zip(left, seconds, strict=True):
+            times[plan].add(size, taken)
+        rounds += 1
+        if size >= _CLEAR:
+            left = _near(left, times, gradient_bytes)
+        again = sum(times[plan].last for plan in left)
+        if size < most and elapsed + 2 * again <= limit:
+            size, rounds = min(2 * size, most), 0
+        elif elapsed + again > limit or rounds == _ENOUGH:
             break
-        if size < most and sum(seconds) < limit / 4:
-            size, kept = min(2 * size, most), []
-    taken = {plan: statistics.median(times) for plan, times in zip(trials, zip(*kept, strict=True), strict=True)}
-    fastest = min(taken, key=lambda plan: taken[plan])
-    return Choice(fastest if taken[fastest] < _MARGIN * taken[Plan()] else Plan(), taken, size)
+    expected = {plan: found.expected(gradient_bytes) for plan, found in times.items()}
+    fastest = min(left, key=lambda plan: expected[plan])
+    is_faster = expected[fastest] < _MARGIN * expected[Plan()]
+    return Choice(fastest if is_faster else Plan(), expected, gradient_bytes, size)
+
+
+def _near(plans: list[Plan], times: Mapping[Plan, _Times], size: int) -> list[Plan]:
+    """Those that may be the fastest with ``size`` bytes."""
+    best = min(times[plan].expected(size) for plan in plans)
+    return [plan for plan in plans if times[plan].expected(size) <= _BEHIND * best]
 
 
 def _round(trials: Mapping[Plan, Trial], size: int, begin: float, device: torch.device) -> list[float]:
