@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from lightning_sagemaker.collectives.reduction.plan import FLAT, HIERARCHICAL, POWERSGD, Plan
+from lightning_sagemaker.collectives.reduction.plan import FLAT, HIERARCHICAL, PIECE, POWERSGD, Plan
 from lightning_sagemaker.collectives.reduction.topology import Topology
 
 SECONDS = 2.0
@@ -31,7 +31,7 @@ _CLEAR = 4 * 2**20
 """Bytes from which on plans are dropped: less than two pieces are not pipelined, and take little longer than a message."""
 _BEHIND = 1.5
 """Times the fastest plan's expected seconds, beyond which a plan is dropped."""
-_PIECES = (2**20, 4 * 2**20)
+_PIECES = (PIECE, 2 * PIECE)
 _DDP_BUCKET = 25 * 2**20
 """Bytes; torch's default for ``bucket_cap_mb``."""
 
