@@ -72,7 +72,7 @@ def serve(folder: Path, megabytes: int) -> Iterator[str]:
 def train(args: argparse.Namespace) -> None:
     """One side, in this process: prints the median and mean milliseconds of a step."""
     from lightning.pytorch import Callback
-    from torch.utils.data import DataLoader
+    from torch.utils.data import DataLoader, IterableDataset
 
     from lightning_sagemaker.recipes._common.cli.recipe_cli import RecipeCLI
     from lightning_sagemaker.recipes.albert_mlm.data import MLMDataModule
@@ -80,10 +80,29 @@ def train(args: argparse.Namespace) -> None:
 
     total = args.skip + args.steps
     times: list[float] = []
+    fetched: list[str] = []
+    """Where the batches came from that were fetched since the last step."""
+    sources: list[list[str]] = []
 
     class Ticks(Callback):
         def on_train_batch_end(self, *_: Any) -> None:
             times.append(time.perf_counter())
+            sources.append([*fetched])
+            fetched.clear()
+
+    class InTurn(IterableDataset[Any]):
+        """A streamed batch, two from memory, two streamed, and so on: neither is always the even step."""
+
+        def __init__(self, streamed: Any, memory: list[Any]) -> None:
+            self.streamed, self.memory = streamed, memory
+
+        def __iter__(self) -> Iterator[Any]:
+            batches = {"streamed": iter(self.streamed), "memory": iter(self.memory)}
+            for number in range(total):
+                source = "streamed" if number % 4 in (0, 3) else "memory"
+                batch = next(batches[source])
+                fetched.append(source)
+                yield batch
 
     class TimedCLI(RecipeCLI):
         def _callbacks(self, folders: Any, config: Any) -> list[Callback]:
@@ -94,6 +113,12 @@ def train(args: argparse.Namespace) -> None:
     def drawn_before(self: MLMDataModule) -> Any:
         return DataLoader(list(islice(draw(self), total)), batch_size=None)  # type: ignore[arg-type]
 
+    def in_turn(self: MLMDataModule) -> Any:
+        memory = list(islice(draw(self), total // 2 + 1))
+        return DataLoader(InTurn(draw(self), memory), batch_size=None)
+
+    if args.side == "paired":
+        MLMDataModule.train_dataloader = in_turn  # type: ignore[method-assign]
     if args.side == "memory":
         MLMDataModule.train_dataloader = drawn_before  # type: ignore[method-assign]
     with tempfile.TemporaryDirectory() as folder:
@@ -104,8 +129,21 @@ def train(args: argparse.Namespace) -> None:
         options += ["--data.sentence_order", "false"]  # the shards are without
         options += ["--data.num_workers", args.workers]
         TimedCLI(RECIPE, options)
+    if args.side == "paired":
+        print(json.dumps(of_pairs(times, sources, args.skip)))
+        return
     steps = [1000 * (after - before) for before, after in zip(times[args.skip :], times[args.skip + 1 :], strict=False)]
     print(json.dumps({"median": statistics.median(steps), "mean": statistics.fmean(steps)}))
+
+
+def of_pairs(times: list[float], sources: list[list[str]], skip: int) -> dict[str, float]:
+    """Milliseconds of a step by the source of the batch that was fetched in it, and the ratio of neighbours."""
+    steps: dict[str, list[float]] = {"streamed": [], "memory": []}
+    for before, after, source in list(zip(times, times[1:], sources[1:], strict=False))[skip:]:
+        if len(source) == 1:
+            steps[source[0]].append(1000 * (after - before))
+    ratios = [ours / theirs for ours, theirs in zip(steps["streamed"], steps["memory"], strict=False)]
+    return {name: statistics.median(found) for name, found in steps.items()} | {"ratio": statistics.median(ratios)}
 
 
 def main() -> None:
@@ -119,7 +157,10 @@ def main() -> None:
         "--workers", default="auto", help="loader processes; a number, where --skip does not cover the search"
     )
     parser.add_argument("--megabytes", type=int, default=48, help="of text")
-    parser.add_argument("--side", choices=("streamed", "mapped", "memory"), help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--paired", action="store_true", help="one run in which every other batch is from memory; with --workers 0"
+    )
+    parser.add_argument("--side", choices=("streamed", "mapped", "memory", "paired"), help=argparse.SUPPRESS)
     parser.add_argument("--text", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.side:
@@ -128,6 +169,12 @@ def main() -> None:
     found: dict[str, list[dict[str, float]]] = {"streamed": [], "mapped": [], "memory": []}
     with tempfile.TemporaryDirectory() as folder, serve(Path(folder), args.megabytes) as endpoint:
         os.environ["AWS_ENDPOINT_URL"] = endpoint
+        if args.paired:
+            for _ in range(args.rounds):
+                done = subprocess.run([sys.executable, __file__, *sys.argv[1:], "--side", "paired"])
+                if done.returncode:
+                    sys.exit("the run failed")
+            return
         for number in range(args.rounds):
             for side in list(found) if number % 2 == 0 else reversed(list(found)):
                 command = [sys.executable, __file__, *sys.argv[1:], "--side", side]
