@@ -38,15 +38,24 @@ def preflight(job: SageMakerJob, shared_memory: Path = _SHARED_MEMORY) -> list[s
 
 
 def _writable(folder: Path) -> Iterator[str]:
-    existing = next(place for place in (folder, *folder.parents) if place.exists())  # a check leaves nothing behind
-    probe = existing / f".preflight-{os.getpid()}"
     try:
-        probe.write_bytes(b"x")
+        probe = _nearest(folder) / f".preflight-{os.getpid()}"
+        try:
+            probe.write_bytes(b"x")
+        finally:
+            with contextlib.suppress(OSError):
+                probe.unlink()
     except OSError as error:
         yield f"{folder} cannot be written to ({error.strerror}). HINT: check the volume's size and the image's user."
-    finally:
-        with contextlib.suppress(OSError):
-            probe.unlink()
+
+
+def _nearest(folder: Path) -> Path:
+    """The folder, or the nearest of those above it that exists: a check creates none."""
+    for place in (folder, *folder.parents):
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            place.stat()
+            return place
+    return folder
 
 
 def _room(folder: Path) -> Iterator[str]:

@@ -2,6 +2,8 @@
 """What is looked at before a job begins."""
 
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -20,8 +22,8 @@ def job(root: Path, **facts) -> SageMakerJob:
 
 
 def test_all_is_well(tmp_path):
-    assert preflight(job(tmp_path)) == []
-    assert not list(tmp_path.rglob(".preflight*"))
+    assert preflight(job(tmp_path / "not" / "there")) == []
+    assert not list(tmp_path.iterdir())  # a check leaves nothing behind
 
 
 def test_folders_that_cannot_be_written_to(tmp_path):
@@ -29,6 +31,20 @@ def test_folders_that_cannot_be_written_to(tmp_path):
     (problem,) = preflight(job(tmp_path))
     assert "checkpoint_dir cannot be written to" in problem
     assert "HINT" in problem
+
+
+def test_folders_that_cannot_be_looked_into(tmp_path):
+    """By a user of its own, as root may look into everything."""
+    closed = tmp_path / "closed"
+    (closed / "within").mkdir(parents=True)
+    closed.chmod(0)
+    code = (
+        "import os, sys; from pathlib import Path; from lightning_sagemaker.preflight import _writable;"
+        "os.geteuid() or os.seteuid(65534); print(*_writable(Path(sys.argv[1]) / 'within' / 'model'))"
+    )
+    done = subprocess.run([sys.executable, "-c", code, closed], capture_output=True, text=True, check=True)
+    closed.chmod(0o700)
+    assert "model cannot be written to (Permission denied). HINT" in done.stdout
 
 
 def test_room_for_the_next_checkpoint(tmp_path):
