@@ -40,7 +40,7 @@ class Servers:
         self.requests: list[str] = []
         self.refused_key: str | None = None
         self.latency, self.clock = 0.0, 0.0
-        self._front = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self, host, port))
+        self._front = _Front(("127.0.0.1", 0), _handler(self, host, port))
         threading.Thread(target=self._front.serve_forever, daemon=True).start()
         self.direct = f"http://{host}:{port}"
         self.endpoint = f"http://127.0.0.1:{self._front.server_port}"
@@ -49,6 +49,10 @@ class Servers:
         """Stop both."""
         self._front.shutdown()
         self._moto.stop()
+
+
+class _Front(ThreadingHTTPServer):
+    request_queue_size = 128  # with the default of 5, a connection among many is tried again after a second
 
 
 def _is_skewed(path: str, headers: Message, ahead: float) -> bool:

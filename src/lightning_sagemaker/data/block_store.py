@@ -12,6 +12,7 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -73,6 +74,7 @@ class BlockStore:
         self._buffers: list[memoryview] = []  # a new one would cost more time than what is read into it
         self._private: OrderedDict[int, Bytes] = OrderedDict()
         self._full = False
+        self._writing: dict[int, threading.Lock] = {}  # by process: a fork may find one held
         try:
             self._make_files(blocks)
         except OSError as error:
@@ -190,8 +192,10 @@ class BlockStore:
         try:
             for offset, part in content.parts:
                 written = 0
-                while written < len(part):
-                    written += os.pwrite(self._file, part[written:], slot * self._bytes + offset + written)
+                # The kernel's own lock of the file is waited for by spinning, on a processor that others need.
+                with self._writing.setdefault(os.getpid(), threading.Lock()):
+                    while written < len(part):
+                        written += os.pwrite(self._file, part[written:], slot * self._bytes + offset + written)
         except OSError as error:
             if not self._full:
                 self._full = True
