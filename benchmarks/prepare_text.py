@@ -4,7 +4,7 @@
     python benchmarks/prepare_text.py --megabytes 40
 
 The text is Python's own documentation, repeated in other orders. Printed are the throughput of ``encode_batch`` with as
-many threads as cores, that of the whole preparation (reading, tokenising, packing, writing, checksums), their ratio, and the
+many threads as cores, that of the whole preparation (reading, tokenizing, packing, writing, checksums), their ratio, and the
 largest resident memory of the command and of its processes together.
 """
 

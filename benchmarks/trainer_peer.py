@@ -17,7 +17,7 @@ from recipes import BATCH, LENGTH, SIZES, UNTIMED, Clock, run_ours, squad_file
 
 
 def prepare(args: argparse.Namespace) -> None:
-    """Tokenise on both sides."""
+    """Tokenize on both sides."""
     run_ours(args, prepare_only=True)
     tokenizer = AutoTokenizer.from_pretrained(args.work / args.job / "tokenizer")
     kind = args.job.split("-")[0]

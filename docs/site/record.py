@@ -32,7 +32,7 @@ LONGEST = 1.5
 """Seconds for which a frame is shown, however long nothing moved."""
 REST = 5.0
 """Seconds for which the last frame stays."""
-COLOURS = {
+COLORS = {
     "red": "#e06c75",
     "green": "#98c379",
     "brown": "#e5c07b",
@@ -76,7 +76,7 @@ def record(command: list[str]) -> list[Frame]:
 def draw_line(cells: dict[int, pyte.screens.Char]) -> str:
     """One line; neighbours that look alike are one piece."""
     pieces, column = [], 0
-    for (colour, bold), group in groupby(
+    for (color, bold), group in groupby(
         (cells[number] for number in range(COLUMNS)), lambda cell: (cell.fg, cell.bold)
     ):
         text = "".join(cell.data for cell in group)
@@ -88,7 +88,7 @@ def draw_line(cells: dict[int, pyte.screens.Char]) -> str:
             )
             pieces.append(
                 f'<text x="{begin * CELL[0]:.1f}"'
-                f' fill="{COLOURS.get(colour, FOREGROUND)}"{weight} textLength="{len(shown) * CELL[0]:.1f}"'
+                f' fill="{COLORS.get(color, FOREGROUND)}"{weight} textLength="{len(shown) * CELL[0]:.1f}"'
                 f' xml:space="preserve">{escape(shown)}</text>'
             )
         column += len(text)

@@ -81,7 +81,7 @@ class MaskedSequences(Dataset[Batch]):
 class MLMDataModule(RecipeData):
     """Batches for masked-language-model training.
 
-    The text is tokenised once per host and kept as memory-mapped shards; hosts may share ``cache_dir`` or not. Masking
+    The text is tokenized once per host and kept as memory-mapped shards; hosts may share ``cache_dir`` or not. Masking
     happens on the fly, at different positions in each epoch. Sequences, masks and order depend on ``seed`` only: not on
     the number of processes, workers or accumulated micro-batches.
 
@@ -112,7 +112,7 @@ class MLMDataModule(RecipeData):
         eval_batch_size: Sequences per process and forward pass in evaluation. Default: the global batch, at most 64.
         num_workers: Loader processes for each training process. auto: on a GPU host the CPU cores per training process,
             otherwise 0; then adjusted in the first steps if they wait for data.
-        cache_dir: Folder for tokenised text. Default: the user's cache folder, in a training job a temporary one.
+        cache_dir: Folder for tokenized text. Default: the user's cache folder, in a training job a temporary one.
         cache_gb: Maximum disk space for streamed text in ``cache_dir`` on each host, in gigabytes.
         on_damage: What to do if prepared text is missing or damaged: ``fail``, or ``skip``: train on other sequences
             instead.
@@ -218,7 +218,7 @@ class MLMDataModule(RecipeData):
         return {**self.sources(), "sequences": self.manifest["counts"], "tokens": self.sequence_length}
 
     def prepare_data(self) -> None:
-        """Tokenise the text, once per host, unless ``text`` was prepared before."""
+        """Tokenize the text, once per host, unless ``text`` was prepared before."""
         if self._prepared is None:
             super().prepare_data()
         elif self._remote is not None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tokenises the text of shards, many in parallel; imports neither torch nor transformers."""
+"""Tokenizes the text of shards, many in parallel; imports neither torch nor transformers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Chunk = tuple[str | None, list[str]]
 """Split and articles of one shard; split ``None``: each article's text decides its split."""
 
 _BATCH_CHARACTERS = 500_000
-"""Characters that are tokenised at once."""
+"""Characters that are tokenized at once."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class ShardJob:
         return {split: Packer(self.length - 2 - self.sentence_order, words.sep) for split in SPLITS}
 
     def pack(self, documents: list[str], tokenizer: Any, packers: Mapping[str, Packer]) -> None:
-        """Tokenise the articles of the splits that have a packer."""
+        """Tokenize the articles of the splits that have a packer."""
         chosen = [(split, text) for text in documents if (split := self.split_of(text)) in packers]
         encode = getattr(tokenizer, "encode_batch_fast", tokenizer.encode_batch)  # without offsets
         encodings = encode([text for _, text in chosen], add_special_tokens=False)

@@ -91,7 +91,7 @@ class AlbertMLM(RecipeModule):
         size: ``tiny``, ``base`` or ``large``; overridden by ``pretrained``.
         pretrained: Name or path of weights to start from, with a matching ``data.tokenizer``.
         dropout: Dropout of hidden states and attention; ALBERT trains without.
-        pre_layer_norm: Normalise before attention and feed-forward instead of after, from scratch; only these recipes
+        pre_layer_norm: Normalize before attention and feed-forward instead of after, from scratch; only these recipes
             can load such a model correctly, transformers' own classes cannot.
         optimization: See :class:`~lightning_sagemaker.recipes._common.modules.recipe_module.RecipeModule`.
 

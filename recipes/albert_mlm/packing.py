@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Packs tokenised articles into sequences of exactly one length, without padding."""
+"""Packs tokenized articles into sequences of exactly one length, without padding."""
 
 from __future__ import annotations
 

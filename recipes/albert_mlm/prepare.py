@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tokenises the text into a cache of shards; imports neither torch nor transformers, as many processes import it."""
+"""Tokenizes the text into a cache of shards; imports neither torch nor transformers, as many processes import it."""
 
 from __future__ import annotations
 

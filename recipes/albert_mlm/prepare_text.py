@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tokenise text into shards before training: ``lightning-sagemaker prepare albert-mlm INPUT OUTPUT``.
+"""Tokenize text into shards before training: ``lightning-sagemaker prepare albert-mlm INPUT OUTPUT``.
 
 INPUT is a file or a folder (text with one article per line, JSON lines, Parquet and other tables, TFRecords, packed or
 not), a Hugging Face dataset, or `builtin`. Train from OUTPUT by --data.text OUTPUT. An OUTPUT in S3 is written shard by

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tokenised sequences on disk: memory-mapped shards."""
+"""Tokenized sequences on disk: memory-mapped shards."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loads a tokenizer for masked-language modelling."""
+"""Loads a tokenizer for masked-language modeling."""
 
 from __future__ import annotations
 

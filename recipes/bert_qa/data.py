@@ -28,7 +28,7 @@ from lightning_sagemaker.recipes.bert_qa.windows import Template
 class QuestionAnsweringDataModule(RecipeData):
     """Batches for extractive question answering.
 
-    The data is read and tokenised once per host. Inputs of similar length share a batch.
+    The data is read and tokenized once per host. Inputs of similar length share a batch.
 
     Args:
         train: ``auto`` (the job's ``train`` channel, else the embedded facts unless another split is given), ``facts``,

@@ -24,7 +24,7 @@ def normalize_answer(text: str) -> str:
 
 
 def exact_score(gold: str, predicted: str) -> float:
-    """1 if both are the same after normalisation, else 0."""
+    """1 if both are the same after normalization, else 0."""
     return float(normalize_answer(gold) == normalize_answer(predicted))
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads and tokenises questions and contexts into a cache."""
+"""Reads and tokenizes questions and contexts into a cache."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _log = logging.getLogger(__name__)
 class Preparation(_preparation.Preparation):
     """All settings that determine the content of the cache.
 
-    Each context and question is tokenised once, however many questions a context has and windows it is cut into.
+    Each context and question is tokenized once, however many questions a context has and windows it is cut into.
 
     Args:
         files: Split (train, val, test, predict) -> file, folder, hub name or ``facts``.
@@ -75,7 +75,7 @@ class Preparation(_preparation.Preparation):
         return table_settings(self, _FORMAT, {BUILTIN: _BUILTIN_ARTICLES})
 
     def build(self, folder: Path) -> dict[str, Any]:
-        """Read, tokenise, and write."""
+        """Read, tokenize, and write."""
         splits, read = self._read(folder)
         tokenizer = self._tokenizer(splits)
         save_tokenizer(tokenizer, folder / TOKENIZER_FOLDER)

@@ -36,7 +36,7 @@ from lightning_sagemaker.recipes.sequence_classification.texts import Texts
 class ClassificationDataModule(RecipeData):
     """Batches for classification or regression of texts and pairs of texts.
 
-    The data is read, split and tokenised once per host. Texts of similar length share a batch.
+    The data is read, split and tokenized once per host. Texts of similar length share a batch.
 
     Args:
         train: ``auto`` (the job's ``train`` channel, else the embedded transactions unless another split is given),

@@ -186,7 +186,7 @@ def _matrix(counts: Sequence[Sequence[int]], names: Sequence[str]) -> str:
     )
     box = f"{-room - 10:.0f} {-room - 10:.0f} {side + room + 20:.0f} {side + room + 20:.0f}"
     return (
-        "<h2>Confusion matrix</h2><p>Rows are the true classes, columns the predicted ones; colours are shares of the row:"
+        "<h2>Confusion matrix</h2><p>Rows are the true classes, columns the predicted ones; colors are shares of the row:"
         f" {bars}</p><div><div class=buttons><button value=in>+</button><button value=out>&minus;</button>"
         "<button value=all>all</button> wheel: zoom, drag: move, point at a cell: names</div>"
         f'<svg class=matrix viewBox="{box}" role="img">{lines}{cells}{labels}</svg></div>'

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads, splits and tokenises the data into a cache."""
+"""Reads, splits and tokenizes the data into a cache."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _FORMAT = 5
 """Version of the cache, incremented whenever the same settings would give another."""
 
 _AT_ONCE = 1000
-"""Texts that are tokenised together: their tokens take ten times as much memory as they do afterwards."""
+"""Texts that are tokenized together: their tokens take ten times as much memory as they do afterwards."""
 
 _BUILTIN_COUNTS = {"train": 8000, "val": 1000, "test": 1000}
 _LABEL_COLUMNS = ("label", "labels", "category", "target", "intent", "class")
@@ -106,14 +106,14 @@ class Preparation(_preparation.Preparation):
         return table_settings(self, _FORMAT, {BUILTIN: _BUILTIN_COUNTS})
 
     def build(self, folder: Path) -> dict[str, Any]:
-        """Read, tokenise, and write."""
+        """Read, tokenize, and write."""
         splits, read = self._read(folder)
         first = next(iter(splits.values()))
         label_column = self._label_column(first)
         columns = self._text_columns(first, label_column)
         for split, records in splits.items():
-            labelled = () if split.startswith("predict") else (label_column,)
-            require_columns(records, (*columns, *labelled), f"the {split} data")
+            labeled = () if split.startswith("predict") else (label_column,)
+            require_columns(records, (*columns, *labeled), f"the {split} data")
             check_texts(records, columns, f"the {split} data")
         splits, cleaned = self._clean(splits, columns, label_column)
         splits = self._divide(splits, label_column)

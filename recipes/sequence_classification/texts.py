@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tokenised texts as batches."""
+"""Tokenized texts as batches."""
 
 from __future__ import annotations
 

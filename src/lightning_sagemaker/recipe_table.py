@@ -35,7 +35,7 @@ RECIPES = {
         "lightning_sagemaker.recipes.albert_mlm",
         "ALBERT masked-language-model pretraining",
         ("loss", "accuracy", "perplexity"),
-        prepares="text to tokenised, sentence-segmented shards",
+        prepares="text to tokenized, sentence-segmented shards",
     ),
     "bert-qa": RecipeSpec(
         "lightning_sagemaker.recipes.bert_qa",

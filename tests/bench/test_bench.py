@@ -428,7 +428,7 @@ def test_a_browser_shows_the_page(tmp_path):
                 assert box["height"] > (100 if plot.locator("polyline").count() else 50)
             page.screenshot(path=tmp_path / f"{width}.png", full_page=True)
             assert (tmp_path / f"{width}.png").stat().st_size > 20_000  # something is drawn
-        page.emulate_media(media="print")  # where browsers leave backgrounds out, the legend's colours too
+        page.emulate_media(media="print")  # where browsers leave backgrounds out, the legend's colors too
         colors = page.locator(".key i").evaluate_all("all => all.map(one => getComputedStyle(one).printColorAdjust)")
         assert set(colors) == {"exact"}
         assert len(page.pdf()) > 10_000

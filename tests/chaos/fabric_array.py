@@ -28,7 +28,7 @@ LEVELS: dict[str, tuple[Any, ...]] = {
     "schedule": ("none", "batch", "step", "plateau"),
     "val": ("none", "epoch", "half"),
     "evaluates": ("function", "loose", "torchmetrics"),
-    "collective": ("none", "mean", "gather", "normalised", "contrastive", "barrier", "broadcast", "metric"),
+    "collective": ("none", "mean", "gather", "normalized", "contrastive", "barrier", "broadcast", "metric"),
     "values": ("none", "counter", "list", "tensor"),
     "saves": ("none", "epoch", "batch"),
     "backwards": (1, 2),

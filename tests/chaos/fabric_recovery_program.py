@@ -214,7 +214,7 @@ class Run:
 
     def _loss(self, model: Any, batch: dict[str, Any]) -> torch.Tensor:
         errors = (model(batch["x"]).float() - batch["y"]).square()
-        if self.case["collective"] == "normalised":
+        if self.case["collective"] == "normalized":
             total = self.fabric.all_reduce(torch.tensor(float(len(errors))), reduce_op="sum")
             return errors.sum() / total * self.case["ranks"]
         if self.case["collective"] == "contrastive":

@@ -36,7 +36,7 @@ def test_a_job_whose_rank_dies_equals_one_that_is_left_alone(mode, tmp_path):
     "levels",
     [
         {"phase": "backward", "accumulate": "each", "backwards": 2, "model": "batchnorm", "to": "last_rank"},
-        {"phase": "forward", "ranks": 3, "collective": "normalised", "model": "dropout", "again": True},
+        {"phase": "forward", "ranks": 3, "collective": "normalized", "model": "dropout", "again": True},
     ],
     ids=lambda levels: levels["phase"],
 )

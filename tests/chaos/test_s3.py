@@ -78,7 +78,7 @@ def test_what_fails_for_good_says_so_and_leaves_the_one_before(io, servers):
 
 def test_only_whole_ones_of_this_folder_are_found(io):
     io.save_checkpoint({"global_step": 5}, f"s3://{BUCKET}/job/a.ckpt")
-    io.save_checkpoint({"global_step": 9}, f"s3://{BUCKET}/job-2/b.ckpt")  # a neighbour
+    io.save_checkpoint({"global_step": 9}, f"s3://{BUCKET}/job-2/b.ckpt")  # a neighbor
     io.save_checkpoint({"global_step": 7}, f"s3://{BUCKET}/job/c.ckpt")
     io._client.delete_object(BUCKET, "job/c.ckpt.json")  # killed before it was written
     said = []

@@ -96,7 +96,7 @@ REFUSED = {
         ["--set", "hyperparameters.mlflow=https://me:word@host"],
         "a URL with a password",
     ),
-    "nothing near": (["--set", "colour=red"], "none of the "),
+    "nothing near": (["--set", "color=red"], "none of the "),
     "something near": (["--set", "max_runn=3"], "did you mean 'max_run'?"),
     "a repository that is no text": (
         ["--set", "recipe=", "--set", "entry_point=a.py", "--set", "git_config={repo: 3}"],

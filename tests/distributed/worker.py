@@ -326,12 +326,12 @@ def comm_hooks():
 
 
 def sync_batchnorm():
-    class Normalised(Regression):
+    class Normalized(Regression):
         def __init__(self):
             super().__init__()
             self.norm = torch.nn.BatchNorm1d(4)
 
-    model, trainer = Normalised(), make_trainer(sync_batchnorm=True)
+    model, trainer = Normalized(), make_trainer(sync_batchnorm=True)
     # torch refuses to train SyncBatchNorm on a CPU, so here the conversion and the refusal are what can be compared.
     converted = trainer.strategy._layer_sync.apply(model)
     make_trainer(sync_batchnorm=True, max_steps=1).fit(converted)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Values are taken apart and put together without a change, and equal structures are recognised."""
+"""Values are taken apart and put together without a change, and equal structures are recognized."""
 
 from collections import OrderedDict, UserDict
 from typing import NamedTuple

@@ -9,7 +9,7 @@ from lightning_sagemaker.recipes._common.cli.arguments import (
     ArgumentNameError,
     Names,
     RepeatedOptionError,
-    normalise,
+    normalize,
 )
 
 NAMES = Names(
@@ -24,30 +24,30 @@ def folder(tmp_path):
     return tmp_path
 
 
-def normalised(folder, *arguments):
-    return normalise(arguments, NAMES, folder)
+def normalized(folder, *arguments):
+    return normalize(arguments, NAMES, folder)
 
 
 def test_sagemaker_command_line(folder):
     arguments = ["--max_steps", "100", "--lowercase", "False", "--mp_parameters", "microbatches=2,partitions=2"]
     expected = ["fit", f"--config={folder / 'config.yaml'}", "--trainer.max_steps=100", "--data.lowercase=false"]
-    assert normalised(folder, *arguments) == expected
+    assert normalized(folder, *arguments) == expected
 
 
 @pytest.mark.parametrize("word", ["True", "true", '"true"', '"True"'])
 def test_words_for_booleans(folder, word):
-    assert normalised(folder, "--lowercase", word)[-1] == "--data.lowercase=true"
+    assert normalized(folder, "--lowercase", word)[-1] == "--data.lowercase=true"
 
 
 @pytest.mark.parametrize(
     ("value", "expected"), [('"a b"', "a b"), ("-1", "-1"), ("a=b", "a=b"), ('"', '"'), ("None", "null")]
 )
 def test_values(folder, value, expected):
-    assert normalised(folder, "--text", value)[-1] == f"--data.text={expected}"
+    assert normalized(folder, "--text", value)[-1] == f"--data.text={expected}"
 
 
 def test_equals_sign_bare_flag_and_dotted_names(folder):
-    arguments = normalised(folder, "--max_steps=5", "--data.seed", "3", "--run_dir", "x", "--lowercase")
+    arguments = normalized(folder, "--max_steps=5", "--data.seed", "3", "--run_dir", "x", "--lowercase")
     assert arguments[2:] == ["--run_dir=x", "--trainer.max_steps=5", "--data.seed=3", "--data.lowercase=true"]
 
 
@@ -55,48 +55,48 @@ def test_a_config_does_not_undo_an_option_wherever_it_stands(folder):
     expected = ["fit", f"--config={folder / 'tiny.yaml'}", f"--config={folder / 'config.yaml'}", "--data.text=a"]
     words = [["--text", "a"], ["--config", "tiny.yaml"], ["-c", "config"]]
     for order in ((0, 1, 2), (1, 0, 2), (1, 2, 0)):
-        assert normalised(folder, *(word for place in order for word in words[place])) == expected
+        assert normalized(folder, *(word for place in order for word in words[place])) == expected
 
 
 def test_an_option_with_two_values_is_refused(folder):
     with pytest.raises(RepeatedOptionError, match=r"--max_steps 5 and --trainer.max_steps 6 were set.*HINT"):
-        normalised(folder, "--max_steps", "5", "--trainer.max_steps", "6")
+        normalized(folder, "--max_steps", "5", "--trainer.max_steps", "6")
     with pytest.raises(RepeatedOptionError, match="data.lowercase"):
-        normalised(folder, "--lowercase", "False", "--lowercase")
-    assert normalised(folder, "--max_steps", "5", "--trainer.max_steps=5.0")[-1] == "--trainer.max_steps=5.0"
+        normalized(folder, "--lowercase", "False", "--lowercase")
+    assert normalized(folder, "--max_steps", "5", "--trainer.max_steps=5.0")[-1] == "--trainer.max_steps=5.0"
 
 
 def test_an_option_of_an_option_follows_it_and_lists_may_grow(folder):
     about = ["--trainer.logger.name=x", "--trainer.logger=Y", "--data.label_map.a=b", "--data.label_map={}"]
-    found = normalised(folder, *about)
+    found = normalized(folder, *about)
     assert found.index("--trainer.logger=Y") < found.index("--trainer.logger.name=x")
     assert found.index("--data.label_map={}") < found.index("--data.label_map.a=b")
     grows = [f"--trainer.callbacks{rest}" for rest in ("+=A", ".every=1", "+=B", ".every=2")]
-    assert normalised(folder, *grows)[2:] == grows
+    assert normalized(folder, *grows)[2:] == grows
 
 
 @pytest.mark.parametrize("name", ["tiny", "tiny.yaml"])
 def test_config_by_bare_name(folder, name):
-    assert normalised(folder, "--config", name) == ["fit", f"--config={folder / 'tiny.yaml'}"]
-    assert normalised(folder, "-c", name) == ["fit", f"--config={folder / 'tiny.yaml'}"]
+    assert normalized(folder, "--config", name) == ["fit", f"--config={folder / 'tiny.yaml'}"]
+    assert normalized(folder, "-c", name) == ["fit", f"--config={folder / 'tiny.yaml'}"]
 
 
 def test_a_config_in_the_working_directory_goes_first(folder, tmp_path_factory, monkeypatch):
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     (elsewhere / "tiny.yaml").write_text("{}")
     monkeypatch.chdir(elsewhere)
-    assert normalised(folder, "--config", "tiny.yaml") == ["fit", "--config=tiny.yaml"]
+    assert normalized(folder, "--config", "tiny.yaml") == ["fit", "--config=tiny.yaml"]
 
 
 def test_subcommand_is_kept(folder):
-    assert normalised(folder, "validate", "--ckpt_path", "last")[0] == "validate"
-    assert normalised(folder, "--help") == ["--help"]
-    assert normalised(folder) == ["fit", f"--config={folder / 'config.yaml'}"]
+    assert normalized(folder, "validate", "--ckpt_path", "last")[0] == "validate"
+    assert normalized(folder, "--help") == ["--help"]
+    assert normalized(folder) == ["fit", f"--config={folder / 'config.yaml'}"]
 
 
 def test_unknown_name_names_the_nearest(folder):
     with pytest.raises(ArgumentNameError, match=r"--max_step was set.*nearest name is --max_steps"):
-        normalised(folder, "--max_step", "3")
+        normalized(folder, "--max_step", "3")
 
 
 def test_short_names_lead_to_options_that_exist():

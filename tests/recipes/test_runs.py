@@ -161,8 +161,8 @@ def test_a_folder_that_is_used_again_is_said(place, caplog):
             marks=pytest.mark.slow,
         ),
         pytest.param(
-            ["--pretrained", "no-such-organisation/no-such-model"],
-            r"error: 'no-such-organisation/no-such-model' was given.*HINT.*--pretrained null",
+            ["--pretrained", "no-such-organization/no-such-model"],
+            r"error: 'no-such-organization/no-such-model' was given.*HINT.*--pretrained null",
             marks=pytest.mark.slow,
         ),
         pytest.param(

@@ -243,7 +243,7 @@ def test_text_itself_is_not_read_from_s3():
         find_text("s3://corpus/raw", {}, "data.validation")
 
 
-def test_a_channel_of_shards_is_recognised(made, tmp_path):
+def test_a_channel_of_shards_is_recognized(made, tmp_path):
     assert prepared_folder("auto", {"train": made[1] / "shards"}) == made[1] / "shards"
     assert prepared_folder("auto", {}) is None
     (tmp_path / "train-00000.npy").touch()

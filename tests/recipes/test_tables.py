@@ -68,7 +68,7 @@ FOREIGN = {
     "iso-8859-15": ["kostet 5 € und œuvre"],
     "cp037": ["hello"],
 }
-"""Encodings that are not recognised, with text that only they (of those recognised) can mean."""
+"""Encodings that are not recognized, with text that only they (of those recognized) can mean."""
 
 
 def zipped(files):

@@ -20,7 +20,7 @@ with tempfile.TemporaryDirectory() as folder:
 namespaces = pytest.mark.skipif(OBSTACLE is not None, reason=f"hosts cannot have names here: {OBSTACLE}")
 
 BY_HAND = """
-import json, os, socket, time
+import json, os, socket, threading, time
 import torch, torch.distributed as dist
 
 hosts = json.loads(os.environ["SM_HOSTS"])
@@ -31,6 +31,15 @@ dist.init_process_group("gloo")
 total = torch.ones(1)
 dist.all_reduce(total)
 print("sum", int(total), socket.gethostname() == hosts[rank], flush=True)
+
+
+def thread_of_gloo():  # stands for one that needs Python while the process ends, which would terminate it
+    threading.main_thread().join()
+    time.sleep(0.02)
+    print("then freed its tensors", flush=True)
+
+
+threading.Thread(target=thread_of_gloo, daemon=True).start()
 """
 SAYS = """
 import os, socket, time
@@ -100,7 +109,7 @@ def test_ranks_that_a_script_sets_by_hand_meet_at_the_first_host(run):
     port = str(cluster.free_port())
     result, lines, output = run(BY_HAND, hosts=2, distribution="none", environment={"FREE_PORT": port})
     assert result.returncode == 0, output
-    assert lines[-2:] == ["sum 2 True"] * 2
+    assert lines[-4:] == ["sum 2 True"] * 2 + ["then freed its tensors"] * 2
 
 
 @namespaces

@@ -65,7 +65,7 @@ class Names:
         )
 
 
-def normalise(arguments: Sequence[str], names: Names, folder: Path, default_config: str = "config.yaml") -> list[str]:
+def normalize(arguments: Sequence[str], names: Names, folder: Path, default_config: str = "config.yaml") -> list[str]:
     """Translate the command line of a user or of SageMaker into LightningCLI's.
 
     A missing subcommand becomes ``fit``; short names become dotted keys; the words ``True`` and ``"true"`` become

@@ -22,7 +22,7 @@ from lightning_sagemaker.callbacks import DataWait, Throughput
 from lightning_sagemaker.loggers.address import keep_password
 from lightning_sagemaker.rank import is_rank_zero
 from lightning_sagemaker.recipes._common.cli import gradients
-from lightning_sagemaker.recipes._common.cli.arguments import explained, normalise
+from lightning_sagemaker.recipes._common.cli.arguments import explained, normalize
 from lightning_sagemaker.recipes._common.cli.console import show_information
 from lightning_sagemaker.recipes._common.cli.hosts import check_num_nodes
 from lightning_sagemaker.recipes._common.cli.precision import automatic_precision
@@ -45,7 +45,7 @@ class RecipeCLI(LightningCLI):
     """Parses a command line and runs one stage of a recipe.
 
     Accepts LightningCLI's arguments, and those that SageMaker makes of hyperparameters (see
-    :func:`~lightning_sagemaker.recipes._common.cli.arguments.normalise`). Defaults come from the job: strategy,
+    :func:`~lightning_sagemaker.recipes._common.cli.arguments.normalize`). Defaults come from the job: strategy,
     folders, loggers (TensorBoard if installed, and CSV), a progress bar on a terminal and a line per logged step
     elsewhere.
 
@@ -63,7 +63,7 @@ class RecipeCLI(LightningCLI):
         show_information()
         tune_allocator()
         given = sys.argv[1:] if arguments is None else arguments
-        args = normalise(given, recipe.names, recipe.folder)
+        args = normalize(given, recipe.names, recipe.folder)
         self._wanted = args[0]
         self._folders: RunFolders | None = None
         self._options: LightningArgumentParser | None = None

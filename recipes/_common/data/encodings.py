@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # ruff: noqa: RUF001 (which characters look like others is what this is about)
-"""Text from bytes: UTF-8 and UTF-16 are recognised for certain, Western European text of one byte a character by its words.
+"""Text from bytes: UTF-8 and UTF-16 are recognized for certain, Western European text of one byte a character by its words.
 
 Any bytes can be read as ISO 8859-1, so a file that is not Unicode is taken for Windows' cp1252 (ISO 8859-1 and more)
 only where nothing in it speaks for another encoding: then each row's accents are those of one language's alphabet, and

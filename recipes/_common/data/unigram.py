@@ -19,7 +19,7 @@ _SCORE_DIGITS = 4
 
 
 def train_tokenizer(documents: Iterable[str], vocab_size: int, lowercase: bool) -> PreTrainedTokenizerFast:
-    """A unigram tokenizer with ALBERT's normalisation and special tokens.
+    """A unigram tokenizer with ALBERT's normalization and special tokens.
 
     The same documents give the same tokenizer: the trainer sums in a different order each time, so scores are rounded
     and the vocabulary is sorted. Hosts that do not share a disk therefore get the same tokenizer.

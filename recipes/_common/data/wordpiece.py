@@ -19,7 +19,7 @@ _LONGEST = 16
 
 
 def train_wordpiece(texts: Iterable[str], vocab_size: int, lowercase: bool = True) -> Any:
-    """A WordPiece tokenizer with BERT's normalisation and special tokens; the same texts give the same tokenizer.
+    """A WordPiece tokenizer with BERT's normalization and special tokens; the same texts give the same tokenizer.
 
     Its tokens are all characters, and those words, prefixes and suffixes of words that save the most characters. (The
     library's own trainer breaks ties by the order of a hash table, so hosts would get different tokenizers.)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ALBERT's layers computed at the needed positions only, and optionally with pre-layer normalisation."""
+"""ALBERT's layers computed at the needed positions only, and optionally with pre-layer normalization."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from transformers.modeling_outputs import BaseModelOutput
 from transformers.models.albert.modeling_albert import AlbertTransformer
 
 PRE_LAYER_NORM = "pre_layer_norm"
-"""Entry of a model's configuration: whether it uses pre-layer normalisation."""
+"""Entry of a model's configuration: whether it uses pre-layer normalization."""
 
 
 def encode(albert: Any, input_ids: Tensor, token_type_ids: Tensor | None, positions: Tensor) -> Tensor:
@@ -35,7 +35,7 @@ def encode(albert: Any, input_ids: Tensor, token_type_ids: Tensor | None, positi
 
 
 def place_norms(model: nn.Module) -> None:
-    """Switch the encoder of ``model`` to pre-layer normalisation if its configuration has :data:`PRE_LAYER_NORM`.
+    """Switch the encoder of ``model`` to pre-layer normalization if its configuration has :data:`PRE_LAYER_NORM`.
 
     As Xiong et al., 2020, "On Layer Normalization in the Transformer Architecture", which AWS used to pretrain ALBERT
     with large batches. transformers' classes do not support it: a model that was trained so needs this function.
@@ -47,7 +47,7 @@ def place_norms(model: nn.Module) -> None:
 
 
 class _PreNormTransformer(AlbertTransformer):
-    """ALBERT's encoder with pre-layer normalisation; the parameters are the same."""
+    """ALBERT's encoder with pre-layer normalization; the parameters are the same."""
 
     def forward(self, hidden_states: Tensor, attention_mask: Tensor | None = None, *_: Any, **__: Any) -> Any:
         output: Any = _run_layers(self, hidden_states, attention_mask, None)  # transformers' types change
@@ -64,7 +64,7 @@ def _run_layers(encoder: Any, hidden: Tensor, mask: Tensor | None, positions: Te
     for layer in layers[:-1]:
         hidden = _run_layer(layer, hidden, mask, None, before)
     hidden = _run_layer(layers[-1], hidden, mask, positions, before)
-    # The residual stream is normalised nowhere else; without weights, so that the parameters stay those of ALBERT.
+    # The residual stream is normalized nowhere else; without weights, so that the parameters stay those of ALBERT.
     return functional.layer_norm(hidden, hidden.shape[-1:]) if before else hidden
 
 
@@ -83,8 +83,8 @@ def _run_layer(layer: Any, hidden: Tensor, mask: Tensor | None, positions: Tenso
     if before:
         return attended + _feed_forward(layer, layer.full_layer_layer_norm(attended))
     attended = attention.LayerNorm(attended)
-    normalised: Tensor = layer.full_layer_layer_norm(_feed_forward(layer, attended) + attended)
-    return normalised
+    normalized: Tensor = layer.full_layer_layer_norm(_feed_forward(layer, attended) + attended)
+    return normalized
 
 
 def _feed_forward(layer: Any, states: Tensor) -> Tensor:

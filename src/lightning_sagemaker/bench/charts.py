@@ -72,7 +72,7 @@ def plot(title: str, x_name: str, y_name: str, lines: Sequence[Line], mark: floa
 
 
 def legend(names: Sequence[str]) -> str:
-    """The colours of some names, in the order of :data:`COLORS`.
+    """The colors of some names, in the order of :data:`COLORS`.
 
     Args:
         names: Labels of the lines or segments.

@@ -119,7 +119,7 @@ def run_traced(program: Program, case: Case, folder: Path, threads: int, timeout
     found = breakdown.load(trace)
     if not found:
         raise LaunchError(
-            f"{case.name}: no Lightning Trainer ran {traced.STEPS} optimizer steps. HINT: a script must honour"
+            f"{case.name}: no Lightning Trainer ran {traced.STEPS} optimizer steps. HINT: a script must honor"
             f" --max_steps; its output is in {folder / 'output.log'}."
         )
     return found

@@ -155,7 +155,7 @@ class MemoryCheckpoint(Callback):
             if any(seen):
                 rank_zero_info("The copies in memory are not complete, or older than the newest checkpoint: not used.")
             return None
-        fetched = self._agree(trainer, lambda: self._neighbour.fetch(step, seen))
+        fetched = self._agree(trainer, lambda: self._neighbor.fetch(step, seen))
         memory.keep((step,))
         self._written = step
         where = f", {fetched} of them from another host" if fetched else ""
@@ -163,7 +163,7 @@ class MemoryCheckpoint(Callback):
         return str(memory.path(RankFile(step, trainer.global_rank, len(seen))))
 
     @property
-    def _neighbour(self) -> Neighbours:
+    def _neighbor(self) -> Neighbours:
         assert self._neighbours is not None
         return self._neighbours
 
@@ -243,7 +243,7 @@ class MemoryCheckpoint(Callback):
         except Exception as error:
             self._failure = f"{type(error).__name__}: {error}"
         try:
-            self._neighbour.exchange(file, path)
+            self._neighbor.exchange(file, path)
         except Exception as error:
             self._failure = self._failure or f"{type(error).__name__}: {error}"
 
@@ -258,7 +258,7 @@ class MemoryCheckpoint(Callback):
         memory = self._memory
         self._join()
         if memory is not None:
-            trainer.strategy.barrier()  # a neighbour may be about to write
+            trainer.strategy.barrier()  # a neighbor may be about to write
             if not cast("_Sharded", trainer.strategy).local_rank:
                 memory.remove()
 

@@ -28,8 +28,8 @@ def register(backend: str | None = None) -> None:
         backend: Name of a backend whose default group is to be destroyed at the end as well.
 
     """
-    atexit.unregister(_end)
-    atexit.register(_end)
+    atexit.unregister(end)
+    atexit.register(end)
     if backend is not None:
         _OURS.add(backend)
 
@@ -44,7 +44,8 @@ def let_threads_finish() -> None:
     time.sleep(_PAUSE_OF_A_GROUP)
 
 
-def _end() -> None:
+def end() -> None:
+    """What happens at the exit: gloo's threads have time to finish, and a default group of ours is destroyed."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return

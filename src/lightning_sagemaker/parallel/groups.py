@@ -104,7 +104,7 @@ def _channels(pipelines: Sequence[Sequence[int]], rank: int, on_cpu: bool) -> di
             other = ranks[(place + 1) % len(ranks)]
             for source, target in ((one, other), (other, one)):
                 if (source, target) in found:
-                    continue  # of two stages, each is the other's neighbour on both sides
+                    continue  # of two stages, each is the other's neighbor on both sides
                 headers = dist.new_group(sorted((source, target)), backend="gloo")
                 payload = headers if on_cpu else dist.new_group(sorted((source, target)))
                 found[source, target] = Channel(source, target, headers, payload)

@@ -110,7 +110,7 @@ class SageMakerDDPStrategy(MayRecover, _ServesOneProcess, ReducedGradients, JobD
     @override
     def setup(self, trainer: Trainer) -> None:
         if self._is_alone:
-            super(DDPStrategy, self).setup(trainer)  # DDP's would synchronise the weights for an evaluation
+            super(DDPStrategy, self).setup(trainer)  # DDP's would synchronize the weights for an evaluation
         else:
             super().setup(trainer)
 

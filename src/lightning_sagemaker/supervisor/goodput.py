@@ -104,7 +104,7 @@ def read(place: Path) -> Goodput:
     rows = [row for row in map(_row, path.read_text().splitlines()) if row is not None]
     if len(rows) < 2:
         raise LaunchError(f"{path} holds {len(rows)} event(s). HINT: give the file of 'supervise --events'.")
-    return analyse(rows)
+    return analyze(rows)
 
 
 def _row(line: str) -> dict[str, Any] | None:
@@ -115,7 +115,7 @@ def _row(line: str) -> dict[str, Any] | None:
     return row if isinstance(row, dict) and "event" in row and "time" in row else None
 
 
-def analyse(rows: Sequence[Mapping[str, Any]]) -> Goodput:
+def analyze(rows: Sequence[Mapping[str, Any]]) -> Goodput:
     """Time by cause.
 
     Args:

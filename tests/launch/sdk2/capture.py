@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs every call by the real SDK 2 and keeps what it sends: ``make oracle`` runs it in an environment with ``sagemaker<3``.
 
-What stands for AWS: an event of botocore, ``before-send``, at which every request has been validated and serialised and is
+What stands for AWS: an event of botocore, ``before-send``, at which every request has been validated and serialized and is
 about to leave. It is written down and answered there, so no network, account or stand-in for the SDK is involved.
 ``--new`` runs only the calls that are not kept yet.
 """

@@ -159,7 +159,7 @@ def _round(trials: Mapping[Plan, Trial], size: int, begin: float, device: torch.
         _wait_for_all(device)
         since = time.perf_counter()
         trial(vector)
-        _synchronise(device)
+        _synchronize(device)
         seconds.append(time.perf_counter() - since)
     found = torch.tensor([*seconds, time.perf_counter() - begin], dtype=torch.float64, device=device)
     dist.all_reduce(found, dist.ReduceOp.MAX)
@@ -175,10 +175,10 @@ def plain(vector: Tensor) -> None:
 
 def _wait_for_all(device: torch.device) -> None:
     dist.all_reduce(torch.zeros(1, device=device))
-    _synchronise(device)
+    _synchronize(device)
 
 
-def _synchronise(device: torch.device) -> None:
+def _synchronize(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 

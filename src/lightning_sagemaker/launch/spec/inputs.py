@@ -56,7 +56,7 @@ class TrainingInput:
         target_attribute_name: Name of the label attribute, for libraries that read it; not part of a request.
         shuffle_config: Shuffles the objects.
         hub_access_config: Access to a model in a hub, as the API's dictionary.
-        model_access_config: Acceptance of the model's licence, as the API's dictionary.
+        model_access_config: Acceptance of the model's license, as the API's dictionary.
 
     """
 

@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Makes ``import torch.sagemaker`` load the shim in a simulated job, as AWS's images have the library.
 
+A script whose group is over gloo here, and over nccl there, exits cleanly as well (``collectives/ending.py``).
+
 The name is within torch, so no folder on PYTHONPATH can provide it. Python runs this file when a process starts; the shim
 is loaded only when a program imports the name and AWS's library is not installed. This file then removes its folder from
 ``sys.path``, and runs the ``sitecustomize`` that the job would have had without it.
 """
 
+import atexit
 import os
 import sys
 
@@ -28,6 +31,13 @@ class _TorchSageMaker:
         return next((spec for spec in specs if spec is not None), None)
 
 
+def _end() -> None:
+    if "torch.distributed" in sys.modules:
+        from lightning_sagemaker.collectives import ending
+
+        ending.end()
+
+
 def _run_the_next() -> None:
     here = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [folder for folder in sys.path if os.path.abspath(folder) != here]
@@ -41,4 +51,5 @@ def _run_the_next() -> None:
 
 
 sys.meta_path.append(_TorchSageMaker)
+atexit.register(_end)  # the first to be registered is the last to run
 _run_the_next()
