@@ -87,6 +87,12 @@ peers: .containers/peers ## other readers of training data, for benchmarks/data.
 	mv $@.part $@
 	touch $@
 
+.containers/accelerate: tests/simulator/accelerate.txt | $(VENV)/dev
+	rm -rf $@ $@.part
+	$(PIP_INSTALL) --no-deps --target $@.part -r $<
+	mv $@.part $@
+	touch $@
+
 containers: $(CONTAINERS) .containers/toolkit ## AWS's own container programs, and MLflow's server, for the tests
 
 # src and recipes are one package when installed; mypy follows no import hook, so it is shown links that look so.
@@ -155,7 +161,7 @@ bench-gpu: $(VENV)/dev ## on one NVIDIA GPU: recipes against transformers.Traine
 	  $(BIN)/python benchmarks/step_overhead.py --accelerator gpu --width 8192 --batch 512 --steps 40 --rounds 2 && \
 	  $(BIN)/python benchmarks/fsdp.py --accelerator gpu --saving --width 4096 --blocks 8 --rounds 1 $(WITHOUT)
 
-test-slow: $(VENV)/dev $(CONTAINERS) .containers/mlflow .containers/wandb ## the tests that take minutes
+test-slow: $(VENV)/dev $(CONTAINERS) .containers/mlflow .containers/wandb .containers/accelerate ## the tests that take minutes
 	$(BIN)/python -m pytest -m slow
 
 define TEST_IN # folder, requirements

@@ -4,6 +4,7 @@
 import pytest
 import torch
 import torch.distributed as dist
+from lightning.fabric import Fabric
 from lightning.pytorch import Trainer
 
 from lightning_sagemaker.simulator.hints import hint_for
@@ -19,8 +20,13 @@ def needs_gpus(backend):
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 @pytest.mark.parametrize(
     "fails",
-    [lambda: Trainer(accelerator="gpu"), lambda: torch.zeros(1).cuda(), lambda: needs_gpus("nccl")],
-    ids=["accelerator", "device", "backend"],
+    [
+        lambda: Trainer(accelerator="gpu"),
+        lambda: torch.zeros(1).cuda(),
+        lambda: needs_gpus("nccl"),
+        lambda: Fabric(accelerator="cpu", strategy="fsdp"),
+    ],
+    ids=["accelerator", "device", "backend", "fsdp"],
 )
 def test_what_needs_a_gpu_says_what_runs_on_both(fails):
     """The libraries' own errors, so that another wording in another version is noticed."""

@@ -35,7 +35,7 @@ print("sum", int(total), socket.gethostname() == hosts[rank], flush=True)
 
 def thread_of_gloo():  # stands for one that needs Python while the process ends, which would terminate it
     threading.main_thread().join()
-    time.sleep(0.02)
+    time.sleep(0.005)
     print("then freed its tensors", flush=True)
 
 
@@ -118,7 +118,8 @@ def test_ranks_that_a_script_sets_by_hand_meet_at_the_first_host(run):
 def test_each_rank_has_the_name_of_its_host(run, distribution, preload):
     _, lines, output = run(SAYS, hosts=2, processes_per_host=2, distribution=distribution, preload=preload)
     expected = [f"algo-{host} 127.0.1.{host} {local}" for host in (1, 2) for local in (0, 1)]
-    assert lines[-4:] == expected, output
+    # torchrun of one host may complain at its end that the other's has ended
+    assert [line for line in lines if line.startswith("algo-")] == expected, output
 
 
 @namespaces

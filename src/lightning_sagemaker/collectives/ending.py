@@ -28,8 +28,8 @@ def register(backend: str | None = None) -> None:
         backend: Name of a backend whose default group is to be destroyed at the end as well.
 
     """
-    atexit.unregister(end)
-    atexit.register(end)
+    atexit.unregister(_end)
+    atexit.register(_end)
     if backend is not None:
         _OURS.add(backend)
 
@@ -44,8 +44,7 @@ def let_threads_finish() -> None:
     time.sleep(_PAUSE_OF_A_GROUP)
 
 
-def end() -> None:
-    """What happens at the exit: gloo's threads have time to finish, and a default group of ours is destroyed."""
+def _end() -> None:
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return

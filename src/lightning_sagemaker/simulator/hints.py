@@ -11,7 +11,7 @@ _MISSING = re.compile(r"ModuleNotFoundError: No module named '(?P<name>(?P<packa
 _NO_GPU = re.compile(
     r"No supported gpu backend found|Torch not compiled with CUDA enabled|No CUDA GPUs are available"
     r"|Found no NVIDIA driver|CUDAAccelerator` can not run on your system|only supported with GPUs, no GPUs found"
-    r"|doesn't have NCCL built in"
+    r"|doesn't have NCCL built in|FSDP needs a non-CPU accelerator|FSDP is only available on GPU"
 )
 _NO_ADDRESS = re.compile(
     r"gaierror|client socket has timed out .* \(algo-\d+, |name or service not known", re.IGNORECASE

@@ -27,6 +27,7 @@ from lightning_sagemaker.simulator.hosts import (
     module_path,
     own_environment,
     visible_gpus,
+    without_gpus,
 )
 from lightning_sagemaker.simulator.launchers import host_shim
 from lightning_sagemaker.simulator.names import make_names
@@ -154,6 +155,7 @@ class _Run:
         path = (str(Path(sys.executable).parent), own.get("PATH", os.defpath))
         given = {key: value.replace(_BASE, str(base)) for key, value in self._request.get("Environment", {}).items()}
         return {
+            **without_gpus(self._gpus, own),
             **own,
             **given,
             "AWS_REGION": own.get("AWS_REGION", _REGION),
