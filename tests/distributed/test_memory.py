@@ -13,6 +13,7 @@ import torch
 
 from lightning_sagemaker.simulator.hosts import free_port
 from tests.conftest import Runs, fork_ranks
+from tests.skips import needs_shards
 
 WORKER = Path(__file__).with_name("memory_worker.py")
 STEPS, EVERY = 24, 3
@@ -111,6 +112,7 @@ def agent(folder: Path, port: int, deaths: list, name: str) -> subprocess.Popen:
     return subprocess.Popen([*command, json.dumps(deaths), str(EVERY)], env=environment, stdout=log, stderr=log)
 
 
+@needs_shards
 def test_a_new_host_gets_its_state_from_the_memory_of_the_next_one(runs, tmp_path):
     """Two agents are two hosts: each has a folder of its own. One dies with its rank, and another one takes its place."""
     port, deaths = free_port(), [[[1], 8, "host"]]

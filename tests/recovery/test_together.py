@@ -15,6 +15,7 @@ import pytest
 from lightning_sagemaker.simulator.hosts import free_port
 from tests.conftest import PATIENCE, fork_ranks
 from tests.distributed.test_memory import EVERY, WORKER, repeated, same_as_undisturbed, steps_of
+from tests.skips import needs_shards
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="ranks are supervised on Linux")
 
@@ -50,6 +51,7 @@ def test_ranks_are_killed_and_frozen(tmp_path, undisturbed):
     assert not (tmp_path / "checkpoints").exists()
 
 
+@needs_shards
 def test_a_rank_that_fails_again_and_again_ends_the_job(tmp_path):
     supervisor = start(tmp_path, [[[1], 8, "raise"]] * 5, "--processes=2")
     try:
@@ -81,6 +83,7 @@ def test_a_host_dies_and_another_takes_its_place(tmp_path, undisturbed):
     assert "the copies of 2 ranks in memory, 1 of them from another host" in (tmp_path / "output.txt").read_text()
 
 
+@needs_shards
 def test_a_rank_of_another_host_that_fails_again_and_again_ends_the_job(tmp_path):
     place = ["--processes=1", "--hosts=2", f"--coordinator=127.0.0.1:{free_port()}"]
     supervisors = [start(tmp_path, [[[1], 8, "raise"]] * 5, *place, f"--host-rank={rank}") for rank in range(2)]
@@ -91,7 +94,9 @@ def test_a_rank_of_another_host_that_fails_again_and_again_ends_the_job(tmp_path
             one.kill()
 
 
-@pytest.mark.parametrize(("kind", "first"), [("stages", 7), ("restart", 7), ("fabric", 1)])
+@pytest.mark.parametrize(
+    ("kind", "first"), [("stages", 7), ("restart", 7), pytest.param("fabric", 1, marks=needs_shards)]
+)
 def test_others_continue_from_the_newest_checkpoint(tmp_path, kind, first):
     """Pipelines, and data parallel training that was asked to; a plain loop has none, and begins again."""
     losses = {}

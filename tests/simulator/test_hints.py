@@ -14,7 +14,7 @@ TRACED = ("Traceback (most recent call last):", '  File "train.py", line 1, in <
 
 
 def needs_gpus(backend):
-    dist.init_process_group(backend, init_method="tcp://127.0.0.1:0", rank=0, world_size=1)
+    dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

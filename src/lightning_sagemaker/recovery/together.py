@@ -63,6 +63,7 @@ class TogetherRank:
         os.environ.update(
             MASTER_ADDR=self.address[0], MASTER_PORT=str(self.address[1]), TORCHELASTIC_USE_AGENT_STORE="True"
         )
+        os.environ.setdefault("TORCHELASTIC_RESTART_COUNT", "0")  # torch 2.5 asks for it where an agent has the store
         self._has_failed = self._has_finished = False
         hook = sys.excepthook
 
