@@ -138,9 +138,9 @@ UNIT := $(addprefix tests/,callbacks checkpoint collectives compat data job logg
 LONG := $(patsubst %,--ignore=tests/%.py,callbacks/test_data_wait callbacks/test_interruption checkpoint/test_neighbours data/test_loader data/test_position \
   data/test_workers job/test_job package/test_main package/test_on_import package/test_skips)
 
-test-of-aws: $(VENV)/dev $(OF_AWS)/made ## unit tests, Lightning, the shim and a recipe with the oldest torch, Lightning and transformers
+test-of-aws: $(VENV)/dev $(OF_AWS)/made ## unit tests, Lightning, the shim, a recipe and a recovery with the oldest torch, Lightning and transformers
 	$(OF_AWS)/bin/python -m pytest $(IN_CI) $(PYTEST_AT_ONCE) --quiet $(UNIT) $(LONG) \
-	  tests/distributed/test_lightning.py tests/distributed/test_shim.py tests/recipes/test_albert_mlm.py
+	  tests/distributed/test_lightning.py tests/distributed/test_shim.py tests/recipes/test_albert_mlm.py tests/recovery/test_together.py
 
 # Ranks are hosts that share the GPU, over nccl: tests/distributed/place.py.
 ON_GPU := $(patsubst %,tests/distributed/test_%.py,lightning reduction shim fsdp smp smp_sharded smp_shim version2 background)

@@ -27,7 +27,7 @@ LEFT_OUT: dict[str, tuple[str, ...]] = {
     "recovery/test_several_fits": (".*",),
     "recovery/test_together": (
         "test_a_rank_(of_another_host|that_fails_again)_.*",
-        "test_others_continue_.*",
+        r"test_others_continue_.*\[(stages-7|fabric-1)\]",
         "test_ranks_are_killed_.*",
     ),
     "distributed/test_memory": ("test_a_new_host_.*", "test_a_later_fit_.*", r".*\[one rank, then all\]"),
