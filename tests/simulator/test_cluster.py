@@ -60,6 +60,15 @@ def facts(root: Path, host: str, rank: int) -> dict:
     return json.loads((root / host / "output" / "data" / f"rank-{rank}.json").read_text())
 
 
+def test_a_shell_script_finds_the_programs_of_this_environment(tmp_path, monkeypatch):
+    """As in an image, also where nobody has activated the environment."""
+    monkeypatch.setenv("PATH", os.defpath)
+    command = ["sh", "-c", "command -v python; command -v torchrun"]
+    _, output = run(command, tmp_path, hosts=1, distribution="none")
+    own = Path(sys.executable).parent
+    assert f"algo-1 [0] | {own / 'python'}\nalgo-1 [0] | {own / 'torchrun'}\n" in output
+
+
 def test_files_variables_and_output(tmp_path, script):
     (tmp_path / "data").mkdir()
     result, output = run(

@@ -9,6 +9,7 @@ import random
 import shutil
 import socket
 import subprocess
+import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -63,7 +64,8 @@ def prepare_folders(
 def own_environment() -> dict[str, str]:
     """This process's variables without those of a job or a launcher, with a HOME, and a TMPDIR short enough for sockets.
 
-    Containers have a HOME, and Open MPI needs one.
+    Containers have a HOME, and Open MPI needs one. First on the PATH are the programs of this interpreter's environment: in
+    an image a shell script finds ``python`` and ``torchrun`` too.
     """
     variables = {
         name: value
@@ -71,6 +73,7 @@ def own_environment() -> dict[str, str]:
         if name not in CONTRACT_NAMES and not name.startswith(CONTRACT_PREFIXES)
     }
     variables.setdefault("HOME", own_home())
+    variables["PATH"] = os.pathsep.join((str(Path(sys.executable).parent), variables.get("PATH", os.defpath)))
     return variables if temporary_folder() == tempfile.gettempdir() else variables | {"TMPDIR": temporary_folder()}
 
 

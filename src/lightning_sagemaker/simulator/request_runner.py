@@ -152,7 +152,6 @@ class _Run:
         own, base = own_environment(), self.folders(self._hosts[index]).base
         threads = max(1, (os.cpu_count() or 1) // len(self._hosts))
         own.setdefault("OMP_NUM_THREADS", str(threads))
-        path = (str(Path(sys.executable).parent), own.get("PATH", os.defpath))
         given = {key: value.replace(_BASE, str(base)) for key, value in self._request.get("Environment", {}).items()}
         return {
             **without_gpus(self._gpus, own),
@@ -162,7 +161,6 @@ class _Run:
             "LIGHTNING_SAGEMAKER_MAIN_ADDRESS": "127.0.0.1",
             "LIGHTNING_SAGEMAKER_MAIN_PORT": str(self._port),
             "LIGHTNING_SAGEMAKER_SIMULATED": "1",
-            "PATH": os.pathsep.join(path),
             "PYTHONPATH": module_path(given.get("PYTHONPATH")),
             "PYTHONUNBUFFERED": "1",
             "SAGEMAKER_BASE_DIR": str(base),
