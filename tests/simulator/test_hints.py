@@ -25,8 +25,9 @@ def needs_gpus(backend):
         lambda: torch.zeros(1).cuda(),
         lambda: needs_gpus("nccl"),
         lambda: Fabric(accelerator="cpu", strategy="fsdp"),
+        lambda: torch.cuda.set_device(0),
     ],
-    ids=["accelerator", "device", "backend", "fsdp"],
+    ids=["accelerator", "device", "backend", "fsdp", "set_device"],
 )
 def test_what_needs_a_gpu_says_what_runs_on_both(fails):
     """The libraries' own errors, so that another wording in another version is noticed."""

@@ -92,19 +92,21 @@ def host_environment(cluster: Cluster, module: ModuleType, host: str, folders: F
         "SAGEMAKER_BASE_DIR": str(folders.base),
     }
     variables["PYTHONPATH"] = module_path(variables.get("PYTHONPATH", os.environ.get("PYTHONPATH")))
-    return without_gpus(cluster.gpus_per_host, os.environ) | variables
+    return without_gpus(cluster.gpus_per_host, os.environ, cluster.hyperparameters) | variables
 
 
-def without_gpus(gpus: int, given: Mapping[str, str]) -> dict[str, str]:
+def without_gpus(gpus: int, given: Mapping[str, str], hyperparameters: Mapping[str, object]) -> dict[str, str]:
     """What tells programs to be distributed on CPUs: accelerate, and so ``transformers.Trainer``, trains one by one else.
 
     Args:
         gpus: Number of GPUs of the host.
         given: Variables that the user has set.
+        hyperparameters: Those of the job. ``Trainer`` on partitions of SMP 1 fails if it is told so.
 
     """
     name = "ACCELERATE_USE_CPU"
-    return {} if gpus or name in given else {name: "true"}
+    partitioned = "partitions" in str(hyperparameters.get("mp_parameters"))
+    return {} if gpus or partitioned or name in given else {name: "true"}
 
 
 def module_path(given: str | None) -> str:

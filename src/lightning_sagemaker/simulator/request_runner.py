@@ -154,7 +154,7 @@ class _Run:
         own.setdefault("OMP_NUM_THREADS", str(threads))
         given = {key: value.replace(_BASE, str(base)) for key, value in self._request.get("Environment", {}).items()}
         return {
-            **without_gpus(self._gpus, own),
+            **without_gpus(self._gpus, own, self._request.get("HyperParameters", {})),
             **own,
             **given,
             "AWS_REGION": own.get("AWS_REGION", _REGION),
