@@ -45,7 +45,7 @@ if trainer.is_world_process_zero():
     print("norms", norms, trainer.args.world_size, sum(p.double().sum().item() for p in model.parameters()), flush=True)
 """
 
-without_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="for machines without a GPU")
+without_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="on a GPU it is otherwise")
 
 
 def run(tmp_path, text: str, *words: str, **arguments) -> str:
@@ -71,7 +71,7 @@ def test_a_device_means_nothing_for_a_module_on_the_cpu(tmp_path, preload):
 
 @without_gpu
 @pytest.mark.slow
-@pytest.mark.skipif(not PACKAGES.is_dir(), reason="needs `make test-slow`, which installs accelerate")
+@pytest.mark.skipif(not PACKAGES.is_dir(), reason="accelerate was not brought by `make test-slow`")
 @pytest.mark.parametrize("distribution", ["smddp", "torch_distributed", "mpi"])
 def test_transformers_trainer_trains_as_under_torchrun(tmp_path, distribution):
     """The truth is a plain torchrun, told of the CPU by accelerate's variable."""
