@@ -204,6 +204,10 @@ class _Replacement(dist.ProcessGroup):
         return (self.place() or (0, self.usual.size()))[1]
 
     @property
+    def _device_types(self) -> list[torch.device]:  # from torch 2.14 on, monitored_barrier asks for it
+        return self.usual._device_types
+
+    @property
     def group_name(self) -> str:  # type: ignore[override]  # its type is a new one
         """By which the functional collectives look a group up."""
         self.instead(_FUNCTIONAL)
