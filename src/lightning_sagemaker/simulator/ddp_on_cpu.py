@@ -38,7 +38,7 @@ def accept_devices(module: ModuleType) -> None:
         **options: object,
     ) -> None:
         if (device_ids or output_device is not None) and _is_on_cpu(module):
-            _log_once(device_ids, output_device)
+            _log_once(f"device_ids={device_ids}" if device_ids else f"output_device={output_device}")
             device_ids = output_device = None
         made(self, module, device_ids, output_device, *arguments, **options)
 
@@ -52,14 +52,10 @@ def _is_on_cpu(module: torch.nn.Module) -> bool:
 
 
 @functools.cache
-def _say(device: str) -> None:
+def _log_once(device: str) -> None:
     import torch.distributed as dist
 
     if not dist.is_initialized() or dist.get_rank() == 0:
         _log.warning(
             "DistributedDataParallel was given %s; this machine has no GPU, and the module stays on the CPU.", device
         )
-
-
-def _log_once(device_ids: list[int | torch.device] | None, output_device: int | torch.device | None) -> None:
-    _say(f"device_ids={device_ids}" if device_ids else f"output_device={output_device}")

@@ -161,6 +161,7 @@ class _Run:
             "LIGHTNING_SAGEMAKER_MAIN_ADDRESS": "127.0.0.1",
             "LIGHTNING_SAGEMAKER_MAIN_PORT": str(self._port),
             "LIGHTNING_SAGEMAKER_SIMULATED": "1",
+            "PATH": own["PATH"],
             "PYTHONPATH": module_path(given.get("PYTHONPATH")),
             "PYTHONUNBUFFERED": "1",
             "SAGEMAKER_BASE_DIR": str(base),

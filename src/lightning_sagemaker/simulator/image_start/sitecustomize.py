@@ -84,9 +84,10 @@ class _Loader(Loader):
 
 
 def _end() -> None:
+    """As ``collectives/ending.py``, which cannot be imported here."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
-        time.sleep(0.05)
+        time.sleep(0.05)  # seconds, as there
 
 
 def _run_the_next() -> None:
