@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Scripts for GPUs that name the device of their rank, and Hugging Face's Trainer, in a rehearsal without a GPU."""
 
+import importlib.util
 import io
 import os
 import re
@@ -61,12 +62,17 @@ def run(tmp_path, text: str, *words: str, **arguments) -> str:
 
 @without_gpu
 @pytest.mark.parametrize("preload", [False, True])
-def test_a_device_means_nothing_for_a_module_on_the_cpu(tmp_path, preload):
+def test_a_device_means_nothing_for_a_module_on_the_cpu(tmp_path, preload, monkeypatch):
+    if preload:
+        (tmp_path / "packages").mkdir()
+        (tmp_path / "packages" / "accelerate.py").touch()
+        monkeypatch.syspath_prepend(tmp_path / "packages")
     output = run(tmp_path, NAMES_A_DEVICE, distribution="smddp", preload=preload)
     assert output.count("gradient [[0.5, 0.5]] None true") == 2, output
     (said,) = [line for line in output.splitlines() if "DistributedDataParallel was given device_ids=[0]" in line]
     assert "[0] |" in said
     assert "no GPU" in said
+    assert ("no GPU for accelerate" in output) == (preload or importlib.util.find_spec("accelerate") is not None)
 
 
 @without_gpu

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 import os
 import sys
@@ -22,6 +23,7 @@ from lightning_sagemaker.simulator.display import Digest, Lines
 from lightning_sagemaker.simulator.elastic import FILE as HOSTS_FILE
 from lightning_sagemaker.simulator.elastic import ElasticHosts, host_range, parse_schedule
 from lightning_sagemaker.simulator.hosts import (
+    ON_CPUS,
     free_port,
     gpu_variables,
     gpus_per_host,
@@ -223,6 +225,11 @@ class _Run:
             _say(
                 self.output,
                 f"not using GPUs: this machine has {len(self.visible_gpus)}, fewer than processes",
+            )
+        if environments[0].get(ON_CPUS) == "true" and importlib.util.find_spec("accelerate") is not None:
+            _say(
+                self.output,
+                f"no GPU for accelerate and transformers.Trainer: they use gloo on the CPU ({ON_CPUS}=true)",
             )
         shown = self._display(len(launch.ranks))
         job = Job(self.folder, shown, self._make_logs())

@@ -18,6 +18,9 @@ from types import ModuleType
 from lightning_sagemaker.simulator.checks import own_home, temporary_folder
 from lightning_sagemaker.simulator.contract import CONTRACT_NAMES, CONTRACT_PREFIXES, Cluster, Folders, write_config
 
+ON_CPUS = "ACCELERATE_USE_CPU"
+"""Accelerate's variable for processes without GPUs."""
+
 SMDDPRUN = "LIGHTNING_SAGEMAKER_SMDDPRUN"
 """Asks ``host_init.py`` to add what AWS's ``smddprun`` adds to each rank."""
 
@@ -104,9 +107,8 @@ def without_gpus(gpus: int, given: Mapping[str, str], hyperparameters: Mapping[s
         hyperparameters: Those of the job. ``Trainer`` on partitions of SMP 1 fails if it is told so.
 
     """
-    name = "ACCELERATE_USE_CPU"
     partitioned = "partitions" in str(hyperparameters.get("mp_parameters"))
-    return {} if gpus or partitioned or name in given else {name: "true"}
+    return {} if gpus or partitioned or ON_CPUS in given else {ON_CPUS: "true"}
 
 
 def module_path(given: str | None) -> str:
