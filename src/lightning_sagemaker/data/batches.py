@@ -23,8 +23,8 @@ _MOST_IN_TABLE = 1 << 22
 _POSITIONS_AT_ONCE = 1 << 16
 """Batches whose samples are computed together."""
 
-Ahead = Callable[[Iterator[list[int]]], Iterator[list[int]]]
-"""Passes batches on, and looks ahead."""
+Ahead = Callable[[Iterator[Integers]], Iterator[Integers]]
+"""Passes batches on, each an array of draws, and looks ahead."""
 
 
 class _Batches(DistributedSampler[Any]):
@@ -136,14 +136,14 @@ class TrainingBatches(_Batches):
         following = Order(self._size, self.seed, self.epoch, self._blocks.size, self._blocks.window)
         return Rest(self, steps, (done, ordered_by), lambda begin, end: following(np.arange(done + begin, done + end)))
 
-    def deal(self, steps: Integers, epoch: int) -> list[list[int]]:
-        """This process's batches of ``steps``, ``[steps, global_batch_size]``, of an epoch."""
+    def deal(self, steps: Integers, epoch: int) -> Integers:
+        """This process's batches of ``steps``, ``[steps, global_batch_size]``, of an epoch: ``[batches, samples]``."""
         if self._blocks is not None and self._blocks.near:
             own = np.sort(steps, axis=1).reshape(len(steps), self.num_replicas, -1)[:, self.rank]
             parts = own.reshape(len(steps) * self._accumulate, -1)
         else:
             parts = steps.reshape(-1, self._global // self._accumulate)[:, self.rank :: self.num_replicas]
-        return (epoch * self._size + parts).tolist()
+        return epoch * self._size + parts
 
     @property
     def batches_per_step(self) -> int:
@@ -199,22 +199,22 @@ class Rest(Sequence[list[int]]):
         if isinstance(place, slice):
             return [self[number] for number in range(*place.indices(len(self)))]
         number = range(len(self))[place]
-        return self._dealt(number // self._each, 1)[number % self._each]
+        return self._dealt(number // self._each, 1)[number % self._each].tolist()
 
     def __iter__(self) -> Iterator[list[int]]:
         return self.iterate_from(0)
 
     def iterate_from(self, batch: int) -> Iterator[list[int]]:
         """Without the first ``batch``."""
-        return self._batches.ahead(self._from(batch))
+        return (draws.tolist() for draws in self._batches.ahead(self._from(batch)))
 
-    def _from(self, batch: int) -> Iterator[list[int]]:
+    def _from(self, batch: int) -> Iterator[Integers]:
         step, within = divmod(batch, self._each)
         while step < self._steps:
             yield from self._dealt(step, self._at_once)[within:]
             step, within = step + self._at_once, 0
 
-    def _dealt(self, step: int, count: int) -> list[list[int]]:
+    def _dealt(self, step: int, count: int) -> Integers:
         size = self._batches.global_batch_size
         end = min(step + count, self._steps)
         return self._batches.deal(self._samples(step * size, end * size).reshape(end - step, size), self._epoch)
@@ -252,10 +252,10 @@ class EvaluationBatches(_Batches):
         return len(self._all) // self.num_replicas
 
     def __iter__(self) -> Iterator[list[int]]:
-        return self.ahead(iter(self._all[self.rank :: self.num_replicas].tolist()))
+        return (indices.tolist() for indices in self.ahead(iter(self._all[self.rank :: self.num_replicas])))
 
 
-def sample_indices(draws: list[int], size: int) -> Integers:
+def sample_indices(draws: list[int] | Integers, size: int) -> Integers:
     """The samples of draws or padded indices."""
     numbers = np.asarray(draws, dtype=np.int64)
     return np.where(numbers < 0, -1 - numbers, numbers % size)

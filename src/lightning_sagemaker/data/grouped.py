@@ -145,11 +145,20 @@ class InGroups(_MultiProcessingDataLoaderIter, _Beginning):
         first = super()._next_index()  # type: ignore[no-untyped-call]
         return [first, *islice(self._sampler_iter, self._count - 1)]
 
+    def __next__(self) -> object:
+        if not self._opened:
+            return super().__next__()
+        self._num_yielded += 1  # the rest of torch's method, a range of the profiler, takes longer than the batch
+        return self._next_opened()
+
     def _next_data(self) -> object:  # type: ignore[override]
         if not self._opened:
             parcel: Parcel = super()._next_data()  # type: ignore[no-untyped-call]
             self._opened.extend(parcel.batches)
             self._count = self._fitting(parcel)
+        return self._next_opened()
+
+    def _next_opened(self) -> object:
         one = self._opened.popleft()
         if isinstance(one, ExceptionWrapper):
             one.reraise()  # type: ignore[no-untyped-call]

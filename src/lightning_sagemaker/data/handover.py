@@ -82,7 +82,7 @@ def _shortened(tensor: Tensor) -> Array:
     array: Array = tensor.numpy()
     if array.dtype != np.int64 or not array.size:
         return array
-    low, high = (int(bound) for bound in tensor.aminmax())  # in one pass
+    low, high = array.min(), array.max()  # in two passes, which take half the time of torch's one
     for kind, least, most in _SHORT:
         if least <= low and high <= most:
             return array.astype(kind)

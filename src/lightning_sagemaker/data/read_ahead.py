@@ -8,8 +8,10 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from itertools import chain, islice
+from itertools import islice
 from queue import SimpleQueue
+
+import numpy as np
 
 from lightning_sagemaker.data.block_store import BlockStore, Integers, runs_of
 
@@ -32,18 +34,18 @@ class ReadAhead:
 
     holds_no_order = True
 
-    def __init__(self, store: BlockStore, blocks_of: Callable[[list[int]], Integers], batches: int) -> None:
+    def __init__(self, store: BlockStore, blocks_of: Callable[[Integers], Integers], batches: int) -> None:
         self._store, self._blocks_of, self._batches = store, blocks_of, max(1, batches)
         self._process: int | None = None
 
-    def __call__(self, batches: Iterator[list[int]]) -> Iterator[list[int]]:
+    def __call__(self, batches: Iterator[Integers]) -> Iterator[Integers]:
         """The same batches."""
         self._begin()
-        following: deque[list[int]] = deque()
+        following: deque[Integers] = deque()
         at_once = max(1, min(_AT_ONCE, self._batches // 8))
         while True:
             while len(following) <= self._batches and (more := list(islice(batches, at_once))):
-                self._want(list(chain.from_iterable(more)))
+                self._want(np.concatenate(more))
                 following += more
             if not following:
                 return
@@ -59,7 +61,7 @@ class ReadAhead:
             # Daemons: a process that ends does not wait for what nobody will read.
             threading.Thread(target=self._work, name="read-ahead", daemon=True).start()
 
-    def _want(self, draws: list[int]) -> None:
+    def _want(self, draws: Integers) -> None:
         wanted = [block for block in self._store.missing(self._blocks_of(draws)) if block not in self._queued]
         self._queued.update(wanted)
         for run in runs_of(wanted):

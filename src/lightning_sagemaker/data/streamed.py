@@ -190,7 +190,7 @@ class StreamedRows:
         """Fetches what the next ``batches`` need while one is trained on."""
         index, first = self._splits[split], self._firsts[split]
 
-        def blocks_of(draws: list[int]) -> Integers:
+        def blocks_of(draws: Integers) -> Integers:
             return whole_runs(sample_indices(draws, index.rows) // index.block, index.blocks) + first
 
         return ReadAhead(self.store, blocks_of, batches)
