@@ -5,7 +5,7 @@ The tokens are drawn anew each time: none is in this repository.
 
 Names: the tools' documentation (AWS, gcloud, az, docker, kubectl, terraform, pip, npm, gh, psql, mlflow, wandb, ...),
 GitHub's templates for ``.gitignore``, OpenSSH, GnuPG.
-Formats: the rules of gitleaks and GitHub's list of supported secrets, by name.
+Formats: the rules of gitleaks and CredSweeper and GitHub's list of supported secrets, by name.
 """
 
 import random
@@ -141,6 +141,15 @@ FORMATS = {
             ("volcengine", "AKLT", _MIXED, 40), ("google refresh", "1//0", _MIXED, 98), ("github app v1", "v1.", _HEX, 40),
             ("fireworks", "fw_", _MIXED, 22), ("jina", "jina_", _MIXED, 54), ("netlify", "nfp_", _MIXED, 36),
             ("typeform", "tfp_", _MIXED, 44), ("contentful", "CFPAT-", _MIXED, 43),
+            ("braintree", "access_token$production$" + "0f1e2d3c4b5a6978$", _HEX, 32), ("wakatime", "waka_", _HEX, 36),
+            ("riot games", "RGAPI-", _HEX, 36), ("wundergraph", "cosmo_", _HEX, 32), ("supabase v0", "sbp_v0_", _HEX, 40),
+            ("doppler cli", "dp.ct.", _MIXED, 40), ("defined networking", "dnkey-", _UPPER, 53),
+            ("docker organization", "dckr_oat_", _MIXED, 32), ("dynatrace oauth", "dt0s01.", _UPPER, 88),
+            ("instagram", "IGQVJ", _MIXED, 140), ("sentry organization", "sntrys_eyJ", _MIXED, 120),
+            ("square secret", "sq0csp-", _MIXED, 43), ("terraform", "0f1E2d3C4b5A6g.atlasv1.", _MIXED, 60),
+            ("entra secret", "a1B8Q~", _MIXED, 34), ("dropbox", "sl.", _MIXED, 135),
+            ("facebook app", "123456789012345|", _MIXED, 27), ("paseto", "v4.local.", _MIXED, 80),
+            ("paserk", "k4.secret.", _MIXED, 86), ("mailgun signing", "0f1e2d3c4b5a69788796a5b4c3d2e1f0-1234abcd-", _HEX, 8),
         )
     },
     # By the name before it only.
@@ -200,6 +209,7 @@ SHAPES = {
     "sas": "https://a.blob.core.windows.net/c?sv=2022&sig=" + "a1B2c3D4e5F6g7H8i9J0%2Bk%3D",
     "presigned": "https://b.s3.amazonaws.com/k?X-Amz-Signature=" + "0f1e2d3c4b5a69788796a5b4c3d2e1f00f1e2d3c",
     "jwt": "eyJhbGciOiJIUzI1NiJ9." + "eyJzdWIiOiIxMjM0NTY3ODkwIn0." + "dozjgNryP4J3jVmNHl0w5N_XgL0n3I9PlFUP0THsR8U",
+    "key in base64": "LS0tLS1CRUdJTiBSU0EgUFJJVkFURSBLRVktLS0tLQ" + "pNSUlFcEFJQkFBS0NBUUVBNw==",
     "bearer": "curl -H 'Authorization: Bearer " + "a9f8e7d6c5b4a39281706f5e4d3c2b1a'",
     "basic": "Authorization: Basic " + "YWxhZGRpbjpvcGVuc2VzYW1l",
 }

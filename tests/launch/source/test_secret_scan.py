@@ -92,6 +92,7 @@ CONTEXTS = {
     "h.py": 'headers = {{}}\nheaders.setdefault("{name}", "{value}")\n',
     "Dockerfile": "FROM scratch\nENV {NAME} {value}\n",
     "i.sh": "#!/bin/sh\ntool login --{name} {value}\n",
+    "j.py": 'import tool\nclient = tool.Client("{value}")\n',
 }
 """Each has the secret in its second line."""
 
@@ -99,7 +100,7 @@ CONTEXTS = {
 @pytest.mark.parametrize("file", CONTEXTS)
 def test_no_token_within_a_file_is_sent(file):
     missed = []
-    for kind in FORMATS:
+    for kind in (kind for kind, (prefix, *_) in FORMATS.items() if prefix or file != "j.py"):
         name = kind if "_" in kind else f"{kind.replace(' ', '_').replace('-', '_').replace('.', '_')}_token"
         text = CONTEXTS[file].format(name=name, NAME=name.upper().replace("'", ""), value=drawn(kind))
         if 2 not in {one.line for one in find_secrets(file, text.encode())}:
