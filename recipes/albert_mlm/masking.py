@@ -9,6 +9,7 @@ and Flood, "Fast splittable pseudorandom number generators", 2014) of seed, draw
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -51,7 +52,7 @@ class Vocabulary:
     mask: int
     begins: Flags | None = None
 
-    @property
+    @cached_property  # for each batch again, it would take five times as long as the rest of masking
     def ordinary(self) -> Integers:
         """The ids that are not special, ascending."""
         return np.setdiff1d(np.arange(self.size, dtype=np.int64), np.asarray(self.special, dtype=np.int64))

@@ -127,3 +127,7 @@ def test_units_do_not_depend_on_the_batch(tokens, words, unit):
     whole = masking(tokens[:50], draws)
     for one, all_of_them in zip(masking(tokens[20:30], draws[20:30]), whole, strict=True):
         np.testing.assert_array_equal(one, all_of_them[20:30])
+
+
+def test_what_depends_on_the_vocabulary_only_is_not_made_again_for_each_batch():
+    assert VOCABULARY.ordinary is VOCABULARY.ordinary
