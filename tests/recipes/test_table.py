@@ -146,6 +146,21 @@ def test_what_is_streamed_is_what_is_read_whole(tmp_path, monkeypatch):
     ("name", "content", "said"),
     [
         ("a.csv", "text,label\n" + "x,y\n" * 9 + "z\n", "record 10 does not have as many fields"),
+        (
+            "a.csv",
+            "Account 12\ntext,label\nx,y\n",
+            "record 1 .* 2 instead of 1. HINT: delete the lines above the header",
+        ),
+        (
+            "a.csv",
+            "Account 12,,\ntext,label,n\nx,y,z\n",
+            "column without a name. HINT: delete the lines above the header",
+        ),
+        (
+            "a.csv",
+            ",,,\ntext,label,n,m\nx,y,z,m\n",
+            "several columns have no name in its first line. HINT: delete the lines",
+        ),
         ("a.csv", "text,label\nx,y\0\n", "NUL|zero bytes"),
         ("a.csv", "text,Text\nx,y\n", "columns 'text' and 'Text'"),
         ("a.csv", "text,label\n", "has no records"),

@@ -21,6 +21,8 @@ _FIELD_LIMIT = 1 << 30
 """Maximum characters of a field; ``csv``'s default is 131072."""
 _SEPARATOR = re.compile(r'"?sep=(.)"?\r?\n', re.IGNORECASE)
 """A first line that tells Excel the delimiter."""
+_ABOVE = "delete the lines above the header, if there are any"
+"""A hint: exports of banks begin with the account and the period."""
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|[\r\n])|[^\r\n]+")
 
 
@@ -63,7 +65,8 @@ def _records(lines: Iterator[str], delimiter: str) -> Iterator[dict[str, Any]]:
         _check_row(header, number, row, delimiter)
         if any(spare := row[len(names) :]):
             value = next(filter(None, spare))
-            raise DelimiterError(f"record {number} has {value!r} in a column without a name. HINT: name or delete it")
+            hint = f"{_ABOVE}; or name or delete it" if number == 1 else "name or delete it"
+            raise DelimiterError(f"record {number} has {value!r} in a column without a name. HINT: {hint}")
         yield dict(zip(names, row, strict=False))
 
 
@@ -138,21 +141,28 @@ def check_names(names: Sequence[str]) -> None:
     """Refuse duplicate column names.
 
     Raises:
-        DelimiterError: If two names are equal, ignoring case.
+        DelimiterError: If two names are equal, ignoring case, or several columns have none.
 
     """
     seen: dict[str, str] = {}
     for place, name in enumerate(names):
         other = seen.setdefault(name.casefold(), name)
+        if len(seen) <= place and not name:
+            raise DelimiterError(
+                f"several columns have no name in its first line. HINT: {_ABOVE}; or name these columns"
+            )
         if len(seen) <= place:
             raise DelimiterError(f"it has the columns {other!r} and {name!r}. HINT: rename or delete one of them")
 
 
 def _check_row(header: Sequence[str], number: int, row: Sequence[str], delimiter: str) -> None:
     if len(row) != len(header):
+        hint = f"quote fields with {delimiter!r} in them, or set data.delimiter"
+        if number == 1 and len(row) > len(header):
+            hint = f"{_ABOVE}; or {hint}"
         raise DelimiterError(
             f"record {number} does not have as many fields as the header: {len(row)} instead of {len(header)}."
-            f" HINT: quote fields with {delimiter!r} in them, or set data.delimiter"
+            f" HINT: {hint}"
         )
     if len(row) > 1 and [field.strip() for field in row] == list(header):
         raise DelimiterError(f"record {number} repeats the header. HINT: delete it")
