@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ranks of a sharded training are killed, torchrun restarts all of them, and they continue from what is in memory."""
 
+import contextlib
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -112,12 +114,22 @@ def agent(folder: Path, port: int, deaths: list, name: str) -> subprocess.Popen:
     return subprocess.Popen([*command, json.dumps(deaths), str(EVERY)], env=environment, stdout=log, stderr=log)
 
 
+def _until_it_listens(port: int) -> None:
+    """A loaded machine takes long to import torch."""
+    for _ in range(600):
+        with contextlib.suppress(OSError), socket.create_connection(("localhost", port), timeout=1):
+            return
+        time.sleep(0.1)
+    raise TimeoutError(f"nobody listens on port {port}")
+
+
 @needs_shards
 def test_a_new_host_gets_its_state_from_the_memory_of_the_next_one(runs, tmp_path):
     """Two agents are two hosts: each has a folder of its own. One dies with its rank, and another one takes its place."""
     port, deaths = free_port(), [[[1], 8, "host"]]
     agents = [agent(tmp_path, port, deaths, "stays")]
     try:
+        _until_it_listens(port)
         time.sleep(2)  # the first to come has rank zero
         lost = agent(tmp_path, port, deaths, "dies")
         agents.append(lost)
