@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from data_files import KINDS, PEERS, kind_of, make
+from data_files import KINDS, PEERS, VOCABULARY, kind_of, make
 from data_others import (
     ADDRESS,
     BUCKET,
@@ -71,7 +71,18 @@ def ours(args: argparse.Namespace, folder: Path, cache: str) -> Iterable[Any]:
 
     shards = Shards(folder, {file.name: {} for file in sorted(folder.glob("train-*.npy"))})
     batches = TrainingBatches(len(shards), args.batch)
-    return _loader(args, Batches(shards, shards.rows), batches)
+    return _loader(args, _dataset(args, shards, shards.rows), batches)
+
+
+def _dataset(args: argparse.Namespace, shards: Any, read: Callable[[Any], Any]) -> Dataset[Any]:
+    """Rows as they are, or with ``--masked`` as ``albert-mlm`` masks them: 20 of 128 tokens."""
+    if not args.masked:
+        return Batches(shards, read)
+    from lightning_sagemaker.recipes.albert_mlm.data import MaskedSequences
+    from lightning_sagemaker.recipes.albert_mlm.masking import Masking, Vocabulary
+
+    vocabulary = Vocabulary(VOCABULARY, special=(0, 1, 2, 3, 4), mask=4)
+    return MaskedSequences(shards, Masking(vocabulary, num_masked=20), seed=0)
 
 
 def ours_s3(args: argparse.Namespace, folder: Path, cache: str) -> Iterable[Any]:
@@ -89,10 +100,10 @@ def ours_s3(args: argparse.Namespace, folder: Path, cache: str) -> Iterable[Any]
     batches = TrainingBatches(len(shards), args.batch, blocks=shards.blocks)
     shards.look_ahead(batches)
     read = shards.rows if args.rows == "tokens" else partial(rows.read, "train", 0)
-    return _loader(args, Batches(shards, read), batches)
+    return _loader(args, _dataset(args, shards, read), batches)
 
 
-def _loader(args: argparse.Namespace, dataset: Batches, batches: Any) -> Iterable[Any]:
+def _loader(args: argparse.Namespace, dataset: Dataset[Any], batches: Any) -> Iterable[Any]:
     """As the recipes make theirs."""
     from lightning_sagemaker.data.handover import hand_over
     from lightning_sagemaker.recipes._common.data.loaders import RecipeLoader
@@ -144,7 +155,7 @@ def measure(args: argparse.Namespace, name: str, folder: Path) -> tuple[float, f
         drop_from_page_cache(folder)
     command = [sys.executable, __file__, "--one", name, "--folder", str(folder), "--workers", str(args.workers)]
     command += ["--batch", str(args.batch), "--batches", str(args.batches), "--rows", args.rows]
-    command += ["--per-message", str(args.per_message)]
+    command += ["--per-message", str(args.per_message), *(["--masked"] if args.masked else [])]
     done = subprocess.run(command, capture_output=True, text=True, timeout=90)
     if done.returncode:
         raise RuntimeError(next(line for line in reversed(done.stderr.split("\n")) if "Error" in line))
@@ -199,6 +210,9 @@ def main() -> None:
     parser.add_argument("--latency", type=float, default=0.02, help="of S3, in seconds (%(default)s)")
     parser.add_argument("--only", choices=["memory", "S3"], help="leave out the other")
     parser.add_argument("--cold", action="store_true", help="read files from disk, not from page cache")
+    parser.add_argument(
+        "--masked", action="store_true", help="mask tokens as albert-mlm does; in this project's ways only"
+    )
     parser.add_argument("--ways", choices=WAYS, nargs="+", default=list(WAYS), metavar="WAY", help="by name (all)")
     parser.add_argument("--one", choices=WAYS, help=argparse.SUPPRESS)
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
@@ -224,6 +238,8 @@ def main() -> None:
 
 
 def compare(args: argparse.Namespace) -> None:
+    if args.masked:
+        args.ways = [name for name in args.ways if WAYS[name][0] in (ours, ours_s3)]
     kinds = {name: kind for name, (_, kind) in WAYS.items() if name in args.ways and args.only in (None, kind)}
     ways = [name for name, kind in kinds.items() if args.rows == "tokens" or kind == "S3"]
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:

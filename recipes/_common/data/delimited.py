@@ -147,12 +147,11 @@ def check_names(names: Sequence[str]) -> None:
     seen: dict[str, str] = {}
     for place, name in enumerate(names):
         other = seen.setdefault(name.casefold(), name)
-        if len(seen) <= place and not name:
-            raise DelimiterError(
-                f"several columns have no name in its first line. HINT: {_ABOVE}; or name these columns"
-            )
-        if len(seen) <= place:
-            raise DelimiterError(f"it has the columns {other!r} and {name!r}. HINT: rename or delete one of them")
+        if len(seen) > place:
+            continue
+        if not name:
+            raise DelimiterError(f"several columns have no name in its first line. HINT: {_ABOVE}; or name them")
+        raise DelimiterError(f"it has the columns {other!r} and {name!r}. HINT: rename or delete one of them")
 
 
 def _check_row(header: Sequence[str], number: int, row: Sequence[str], delimiter: str) -> None:

@@ -30,7 +30,7 @@ _PREFIXES = (
     "cmVmd|dapi|eyJ|glpat-|mlsn\\.|p8e-|ya29\\.|4b1d|NRAK-|NRJS-|NRII-|1000\\.|"
     "do[a-z]_v1_|shp(?:at|ca|pa|ss)_|pul-|rubygems_|rootly_|sk-or-v1-|sntryu_|xkeysib-|lsv2_|glptt-|glffct-|shippo_|lip_|ucat_|"
     "IQoJb3JpZ2lu|amzn\\.mws\\.|tvly-|sq[apu]_|sgp_|pat-(?:na|eu)\\d-|1//0|AKID|AKLT|"
-    "CLOJARS_|bedrock-api-key-|IGQV|RGAPI-|access_token\\$production\\$|dckr_(?:pat|oat)_|dnkey-|dt0[a-z]\\d\\d\\.|"
+    "CLOJARS_|bedrock-api-key-|IGQV|RGAPI-|dckr_(?:pat|oat)_|dnkey-|dt0[a-z]\\d\\d\\.|"
     "figd_|glsa_|llx-|ntn_\\d|ops_eyJ|sntrys_|sq0[a-z]{3}-|tskey-|waka_|xapp-\\d|"
     "dvc_server_|(?:rk|sk)_(?:test|live|prod|car)_|xox[a-z]-|pscale_|cog_|hv[bs]\\.|sk-ant-|sk-proj-|nvapi-|gsk_|csk-|pplx-|tgp_v1_|gh[opsur]_|github_pat_"
 )
@@ -62,10 +62,12 @@ _KNOWN = tuple(
         ("provider's token", r"\b[0-9a-f]{32}-(?:us\d{1,2}|[0-9a-f]{8}-[0-9a-f]{8})\b"),  # Mailchimp, Mailgun
         ("provider's token", r"\bpat[A-Za-z0-9]{14}\.[0-9a-f]{64}\b"),  # Airtable
         ("provider's token", r"\b(?:SK|AC)[0-9a-f]{32}\b"),  # Twilio
-        ("provider's token", r"\b[\w-]{14}\.atlasv1\.[\w-]{60}"),  # Terraform
+        ("provider's token", r"\b[\w-]{14}\.atlasv1\.[\w-]{60,}"),  # Terraform
         ("provider's token", r"(?<![\w~.-])[\w~.-]{3}\dQ~[\w~.-]{31,34}"),  # Entra
-        ("provider's token", r"\b(?:sl\.|k[1-4]\.secret[\w-]*\.|v[1-4]\.(?:local|public)\.|dp\.[a-z]{2,5}\.)[\w-]{36,}"),
+        ("provider's token", r"\b(?:k[1-4]\.secret[\w-]*\.|v[1-4]\.(?:local|public)\.|dp\.[a-z]{2,5}\.)[\w-]{36,}"),
         ("provider's token", r"\b(?:cosmo_|sbp_(?:v0_)?)[0-9a-f]{32,40}\b"),
+        ("provider's token", r"\bsl\.(?:u\.)?[\w-]{77,}"),  # Dropbox
+        ("provider's token", r"\baccess_token\$(?:production|sandbox)\$\w{16}\$\w{32}"),  # Braintree
         ("provider's token", r"\b\d{15,17}\|[\w-]{27}\b"),  # Facebook
         ("private key", r"LS0tLS1CRUdJTi[\w+/]*(?:UFJJVkFURS|BSSVZBVE|QUklWQVRF)[\w+/=]*"),  # in base64
         ("provider's token", r"\b\d/\d{10,}:[0-9a-f]{32}\b"),  # Asana

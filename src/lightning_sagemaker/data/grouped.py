@@ -123,7 +123,7 @@ class _Beginning(_BaseDataLoaderIter):
 
     def __init__(self, loader: DataLoader[object]) -> None:
         super().__init__(loader)
-        require(self, "_dataset", "_collate_fn", "_sampler_iter")
+        require(self, "_dataset", "_collate_fn", "_sampler_iter", "_num_yielded")
         self._slots = Slots(loader.num_workers, loader.prefetch_factor or 1, MOST)
         self._dataset, self._collate_fn = _Making(self._dataset, self._collate_fn, self._slots), _as_it_is
 
@@ -148,7 +148,7 @@ class InGroups(_MultiProcessingDataLoaderIter, _Beginning):
     def __next__(self) -> object:
         if not self._opened:
             return super().__next__()
-        self._num_yielded += 1  # the rest of torch's method, a range of the profiler, takes longer than the batch
+        self._num_yielded += 1  # the rest of torch's method is a range of the profiler, 5 us; each message has one
         return self._next_opened()
 
     def _next_data(self) -> object:  # type: ignore[override]
