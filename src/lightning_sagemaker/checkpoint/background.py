@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 _OLD = ".old.ckpt"
 """Suffix of a folder that is being replaced, where AutoResume finds it."""
+_YIELD = 0.0005
+"""Seconds before the thread copies: on a busy core the thread that started it is otherwise scheduled after the copies."""
 _HEAD_START = 0.01
 """Seconds before the thread writes, so that training continues first: only one of them holds the GIL."""
 
@@ -279,6 +281,7 @@ class BackgroundSave:
 
 
 def _copy_the_rest(task: _Task) -> None:
+    time.sleep(_YIELD)
     task.deferred.run()
     time.sleep(_HEAD_START)
 
