@@ -35,6 +35,13 @@ def counts(rank: int, ranks: int) -> torch.Tensor:
     return torch.bincount((DATA.tensors[0][rank::ranks, 0] * (rank + 2)).long(), minlength=8)
 
 
+def into_one() -> list[int]:
+    """One number of each rank, gathered into a tensor."""
+    everyone = torch.zeros(dist.get_world_size(), dtype=torch.long)
+    dist.all_gather_into_tensor(everyone, torch.tensor([os.getpid()]))
+    return everyone.tolist()  # type: ignore[no-any-return]
+
+
 def note(step: int, samples: torch.Tensor, **facts: object) -> None:
     """Write what this rank has found, and die where it is to."""
     time.sleep(0.03)
@@ -67,6 +74,7 @@ class Module(LightningModule):
         everyone: list[object] = [None] * dist.get_world_size()
         dist.all_gather_object(everyone, own("each"))
         self.found["each"] = everyone
+        self.found["into"] = into_one()
 
     def on_train_start(self) -> None:
         mine = counts(self.global_rank, self.trainer.world_size).to(self.device)
@@ -95,6 +103,7 @@ def with_fabric() -> None:
         "name": fabric.broadcast(own("name")),
         "world": ranks,
         "each": everyone,
+        "into": into_one(),
         "gathered": fabric.all_gather(counts(dist.get_rank(), dist.get_world_size())).tolist(),
     }
     net = torch.nn.Linear(1, 1)

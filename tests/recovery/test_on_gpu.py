@@ -34,6 +34,27 @@ def test_what_has_no_nccl_is_not_aborted(quorum):
     assert total.tolist() == [1.0, 1.0]
 
 
+@pytest.mark.parametrize(("name", "aborted"), [("nccl", 1), ("nccl2", 1), ("gloo", 0)])
+def test_every_implementation_of_nccl_is_aborted(monkeypatch, name, aborted):
+    """The group is a stand-in: there is no GPU here. From torch 2.15 on the backend of ``nccl`` has another name."""
+    calls = []
+    backend = SimpleNamespace(name=lambda: name, abort=lambda: calls.append("abort"))
+
+    class Group:
+        def _get_backend(self, _: torch.device) -> object:
+            return backend
+
+    world = SimpleNamespace(pg_map={Group(): None})
+    monkeypatch.setattr(on_gpu.distributed_c10d, "_world", world)
+    on_gpu.abort()
+    assert calls == ["abort"] * aborted
+
+
+def test_the_backend_is_the_one_whose_watchdog_is_controlled():
+    assert dist.is_backend_available(on_gpu.backend()) or not dist.is_nccl_available()
+    assert on_gpu.backend() == ("nccl-legacy" if hasattr(dist, "gather_single") else "nccl")  # torch 2.15 has both
+
+
 def test_a_cpus_collectives_raise_their_errors_themselves():
     assert on_gpu.is_whole(torch.device("cpu"))
 

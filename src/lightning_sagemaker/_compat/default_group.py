@@ -24,6 +24,8 @@ _KINDS = ("barrier", "broadcast", "gather", "recv", "reduce", "scatter", "send",
 _SAME = ("_allgather_base", "allgather", "allgather_coalesced", "allreduce", "allreduce_coalesced", "broadcast")
 """Methods whose results, their first argument, are the same on all ranks."""
 require(dist.ProcessGroup, *_SAME)
+_SAME_TOO = ("all_gather_single", "all_gather_single_coalesced", "allgather_into_tensor_coalesced")
+"""Those that some versions of torch have: 2.5 has only the last of them."""
 _FUNCTIONAL = "a functional collective"
 """In the place of a method's name: torch looks up the group itself."""
 
@@ -108,7 +110,8 @@ def watch_results(wanted: Callable[[], bool], seen: Callable[[str, list[torch.Te
         What ends it.
 
     """
-    usual = {name: vars(dist.ProcessGroup)[name] for name in _SAME}  # getattr would unbind them
+    methods = vars(dist.ProcessGroup)  # getattr would unbind them
+    usual = {name: methods[name] for name in (*_SAME, *_SAME_TOO) if name in methods}
 
     def watching(name: str) -> Callable[..., object]:
         def call(group: dist.ProcessGroup, outputs: object, *arguments: object, **keywords: object) -> object:

@@ -79,7 +79,8 @@ def begin_again(module: nn.Module) -> None:
     for unit in _units(module):
         unit._all_gather_result = None  # waiting for it would fail again
         for parameter in unit.fsdp_params:
-            parameter.unsharded_accumulated_grad = None
+            if "unsharded_accumulated_grad" in vars(parameter):  # from torch 2.15 on the gathered parameter's own
+                parameter.unsharded_accumulated_grad = None
             if (gathered := getattr(parameter, "_unsharded_param", None)) is not None:
                 gathered.grad = None
     if isinstance(module, FSDPModule) and module._get_fsdp_state()._is_root:  # it has been called

@@ -14,8 +14,8 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 from torch.distributed.constants import default_pg_timeout
-from torch.distributed.distributed_c10d import _set_pg_timeout
 
+from lightning_sagemaker._compat.group_timeout import set_timeout
 from lightning_sagemaker.collectives import ending, forks
 from lightning_sagemaker.collectives.async_max import share_default_group
 from lightning_sagemaker.recovery import on_gpu
@@ -109,7 +109,7 @@ class QuorumGroup:
                 world_size=len(infos),
                 timeout=timedelta(seconds=patience),
             )
-            _set_pg_timeout(_TO_BEGIN)
+            set_timeout(_TO_BEGIN)
             dist.barrier()  # who is missing is missed here, not within the training
             subgroups(timedelta(seconds=patience))
             self._patience = _TO_MEET
@@ -120,7 +120,7 @@ class QuorumGroup:
         finally:
             with self._lock:
                 self._forming = None
-        _set_pg_timeout(default_pg_timeout)
+        set_timeout(default_pg_timeout)
 
     def dissolve(self) -> None:
         """Discard the current group, whatever its state."""

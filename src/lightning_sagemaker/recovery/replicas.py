@@ -15,9 +15,9 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.constants import default_pg_timeout
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.distributed_c10d import _set_pg_timeout
 
 from lightning_sagemaker._compat.fsdp_groups import begin_again, check_names, move_to
+from lightning_sagemaker._compat.group_timeout import set_timeout
 from lightning_sagemaker.recovery.member import RecoveryError
 from lightning_sagemaker.recovery.replica_ranks import replica_of
 
@@ -86,5 +86,5 @@ class Replicas:
 
 def _group(ranks: list[int], timeout: timedelta) -> dist.ProcessGroup:
     group: dist.ProcessGroup = dist.new_group(ranks, timeout=timeout, use_local_synchronization=True)
-    _set_pg_timeout(default_pg_timeout, group)
+    set_timeout(default_pg_timeout, group)
     return group

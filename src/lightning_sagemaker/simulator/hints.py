@@ -12,7 +12,7 @@ _NO_GPU = re.compile(
     r"No supported gpu backend found|Torch not compiled with CUDA enabled|No CUDA GPUs are available"
     r"|Found no NVIDIA driver|CUDAAccelerator` can not run on your system|only supported with GPUs, no GPUs found"
     r"|doesn't have NCCL built in|FSDP needs a non-CPU accelerator|FSDP is only available on GPU"
-    r"|has no attribute '_cuda_setDevice'"
+    r"|has no attribute '_cuda_setDevice'|requires at least one CUDA device"
 )
 _NO_ADDRESS = re.compile(
     r"gaierror|client socket has timed out .* \(algo-\d+, |name or service not known", re.IGNORECASE

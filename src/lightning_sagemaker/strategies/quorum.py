@@ -10,6 +10,7 @@ from torch import nn
 from lightning_sagemaker._lightning import rank_zero_info, rank_zero_only
 from lightning_sagemaker.environment import SageMakerEnvironment
 from lightning_sagemaker.job import SageMakerJob
+from lightning_sagemaker.recovery import on_gpu
 from lightning_sagemaker.recovery.early import is_read_by_script
 from lightning_sagemaker.recovery.job_rank import JobRank
 from lightning_sagemaker.recovery.member import RecoveryError
@@ -32,7 +33,7 @@ def check_supervised() -> None:
 
 def group_backend(given: str | None, device: torch.device) -> str:
     """Backend of the groups of a job that recovers: ``given``, or gloo, with nccl for tensors on a GPU."""
-    return given or ("gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl")
+    return given or ("gloo" if device.type == "cpu" else f"cpu:gloo,cuda:{on_gpu.backend()}")
 
 
 def say_that_it_recovers(ranks: int, backend: str) -> None:

@@ -1,0 +1,11 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The timeout of a process group: torch has a public function for it from 2.15 on, and warns about the other one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
+
+set_timeout: Callable[..., None] = getattr(dist, "set_timeout", None) or distributed_c10d._set_pg_timeout
