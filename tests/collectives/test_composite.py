@@ -103,6 +103,17 @@ def test_the_shim_is_as_strict_as_it_was_made(monkeypatch):
     assert tensor.tolist() == [3.0]
 
 
+def test_the_shim_refuses_every_collective_that_smddp_lacks():
+    """By the methods of this torch's groups: its newer versions have others."""
+    kinds = ("barrier", "broadcast", "gather", "recv", "reduce", "scatter", "send", "to_all", "toall")
+    methods = {name for name in dir(ProcessGroup) if any(kind in name for kind in kinds) and not name.startswith("__")}
+    taken = {"allgather", "allreduce", "barrier", "broadcast", "monitored_barrier", "reduce"}
+    group = SMDDPProcessGroup(dist.HashStore(), 0, 1, MINUTE)
+    for name in methods - taken:
+        with pytest.raises(RuntimeError, match=r"^SMDDP does not support: "):
+            getattr(group, name)()
+
+
 @pytest.mark.slow
 def test_many_groups_end():
     """Torch 2.5's group joins gloo's threads with the GIL held, and one of them may ask for it: within 2000 it did."""

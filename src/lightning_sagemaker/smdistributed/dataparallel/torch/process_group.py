@@ -55,6 +55,8 @@ REFUSED = {
     "alltoall": "alltoall",
     "alltoall_base": "alltoall_base",
     "gather": "gather",
+    "gather_into_tensor": "gather",
+    "gather_single": "gather",
     "recv": "recv",
     "recvAnysource": "recv",
     "recv_anysource": "recv",
