@@ -145,3 +145,16 @@ def same_environment():
     yield
     os.environ.clear()
     os.environ.update(before)
+
+
+@pytest.fixture
+def group_of_one():
+    """The default group, over gloo, of this process alone."""
+    import torch.distributed as dist
+
+    from lightning_sagemaker.collectives import ending
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    ending.let_threads_finish()  # torch 2.5 waits for them with the GIL held
+    dist.destroy_process_group()

@@ -10,7 +10,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-import torch.distributed as dist
 from lightning.pytorch import Callback, LightningModule
 from torch.distributed.device_mesh import init_device_mesh
 from torchmetrics import MeanMetric
@@ -216,13 +215,6 @@ def test_a_replacement_sends_on_what_it_was_sent():
     its_attributes.adopt(attributes.changed())
     other.kind["sums"]["b"] += 1
     assert its_attributes.changed()["module"]["kind"] == {"sums": {"a": 1.0, "b": 1.0}}
-
-
-@pytest.fixture
-def group_of_one():
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
 
 
 def test_a_module_that_is_sharded_is_still_the_scripts(group_of_one):

@@ -3,24 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
-import torch.distributed as dist
 from torch import nn
 
 from lightning_sagemaker.recovery.buffers import FIRST, SharedBuffers
 
 
-@pytest.fixture
-def alone() -> Iterator[None]:
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
-
-
-@pytest.mark.usefixtures("alone")
+@pytest.mark.usefixtures("group_of_one")
 def test_a_hook_among_accumulated_batches_counts_while_the_first_rank_is_missing():
     """Another rank has adopted its shard; hooks are called for its own batches only."""
     module = nn.BatchNorm1d(3)

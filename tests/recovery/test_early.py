@@ -52,11 +52,9 @@ def test_a_replacement_finds_what_the_ranks_had_agreed_on(kind, ranks, tmp_path)
 
 
 @pytest.fixture
-def stores():
+def stores(group_of_one):
     """The stores of two ranks; the default group has this process only."""
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    yield [dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False) for _ in range(2)]
-    dist.destroy_process_group()
+    return [dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False) for _ in range(2)]
 
 
 def ask(numbers: torch.Tensor) -> list[float]:

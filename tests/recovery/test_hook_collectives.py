@@ -5,14 +5,13 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from lightning_sagemaker.collectives import ending
 from lightning_sagemaker.recovery.hook_collectives import HookCollectives
 
 
 @pytest.fixture
-def hooks(tmp_path):
-    dist.init_process_group("gloo", init_method=f"file://{tmp_path / 'store'}", rank=0, world_size=1)
-    yield HookCollectives(torch.device("cpu"))
-    dist.destroy_process_group()
+def hooks(group_of_one):
+    return HookCollectives(torch.device("cpu"))
 
 
 def train(hooks, steps, every):
@@ -49,4 +48,5 @@ def test_a_device_that_the_group_has_no_backend_for(tmp_path):
     try:
         assert train(HookCollectives(torch.device("cuda", 0)), range(1, 4), 1) == [2, 3]
     finally:
+        ending.let_threads_finish()
         dist.destroy_process_group()

@@ -8,7 +8,6 @@ import threading
 
 import pytest
 import torch
-import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
@@ -125,15 +124,8 @@ class _Waits(dcp.FileSystemWriter):
         return super().write_data(*arguments, **options)
 
 
-@pytest.fixture
-def group():
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
-
-
 @pytest.mark.parametrize("kind", ["plain", "sharded"])
-def test_what_is_written_beside_the_training_is_not_what_it_makes_of_it(group, tmp_path, kind):
+def test_what_is_written_beside_the_training_is_not_what_it_makes_of_it(group_of_one, tmp_path, kind):
     mesh = init_device_mesh("cpu", (1,))
     tensor = torch.arange(6.0).reshape(3, 2)
     if kind == "sharded":
