@@ -132,6 +132,7 @@ class JobAware(Host):
         self._launcher: Any = None
         if starting.choose(self):
             super()._configure_launcher()
+            starting.unshare(self)
 
     def setup_environment(self) -> None:
         """Called first in each process; creates the process group.

@@ -3,9 +3,14 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
+from collections.abc import Callable
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
+
+import torch
+from lightning_utilities.core.apply_func import apply_to_collection
 
 from lightning_sagemaker._compat.guard import shadow
 from lightning_sagemaker._lightning import (
@@ -20,12 +25,14 @@ from lightning_sagemaker.strategies.machine import say_once
 
 _POPEN = "popen"
 """Lightning's default: the script is re-run for each other process."""
+_FORKSERVER = "forkserver"
 
 
 class _Startable(Protocol):
     """A strategy with its environment and devices."""
 
     job: SageMakerJob
+    _launcher: Any
     _start_method: str
 
     @property
@@ -85,6 +92,37 @@ def choose(strategy: _Startable) -> bool:
             " 'sagemaker' or start_method='fork', or run the code as a script."
         )
     return False
+
+
+def unshare(strategy: _Startable) -> None:
+    """Give each process that the fork server starts weights of its own; called once there is a launcher.
+
+    Tensors that are sent to another process are in memory that both share, and on CPUs all would train the same weights.
+    Lightning (2.6.6) copies them for ``spawn`` only.
+    """
+    if getattr(strategy, "_start_method", _POPEN) == _FORKSERVER:
+        shadow(strategy._launcher, "launch", partial(_launch, strategy._launcher))
+
+
+def _launch(launcher: Any, function: Callable[..., object], *args: object, **kwargs: object) -> object:
+    return type(launcher).launch(launcher, _Unshared(function), *args, **kwargs)
+
+
+class _Unshared:
+    """A function that is sent to another process, with modules among its arguments."""
+
+    def __init__(self, function: Callable[..., object]) -> None:
+        self._function = function
+
+    def __call__(self, *args: object, **kwargs: object) -> object:
+        args, kwargs = apply_to_collection((args, kwargs), torch.nn.Module, _with_own_memory)
+        return self._function(*args, **kwargs)
+
+
+def _with_own_memory(module: torch.nn.Module) -> torch.nn.Module:
+    for tensor in itertools.chain(module.parameters(), module.buffers()):
+        tensor.data = tensor.data.clone()
+    return module
 
 
 def _begin(environment: ClusterEnvironment, num_devices: int, num_nodes: int) -> None:
