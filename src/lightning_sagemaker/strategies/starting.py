@@ -7,7 +7,7 @@ import itertools
 import sys
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from lightning_utilities.core.apply_func import apply_to_collection
@@ -28,11 +28,15 @@ _POPEN = "popen"
 _FORKSERVER = "forkserver"
 
 
+class _Launcher(Protocol):
+    def launch(self, function: Callable[..., object], *args: object, **kwargs: object) -> object: ...
+
+
 class _Startable(Protocol):
     """A strategy with its environment and devices."""
 
     job: SageMakerJob
-    _launcher: Any
+    _launcher: _Launcher
     _start_method: str
 
     @property
@@ -104,7 +108,7 @@ def unshare(strategy: _Startable) -> None:
         shadow(strategy._launcher, "launch", partial(_launch, strategy._launcher))
 
 
-def _launch(launcher: Any, function: Callable[..., object], *args: object, **kwargs: object) -> object:
+def _launch(launcher: _Launcher, function: Callable[..., object], *args: object, **kwargs: object) -> object:
     return type(launcher).launch(launcher, _Unshared(function), *args, **kwargs)
 
 
