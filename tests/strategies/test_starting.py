@@ -7,6 +7,7 @@ import sys
 from unittest import mock
 
 import pytest
+import torch
 import torch.distributed as dist
 from lightning.fabric import Fabric
 from lightning.fabric import connector as fabric_connector
@@ -191,3 +192,16 @@ def left_behind(strategy: str) -> set[str]:
 
 def test_no_variable_is_left_for_processes_that_others_start():
     assert left_behind("smddp") == left_behind("ddp")
+
+
+def test_what_a_fork_server_sends_has_memory_of_its_own():
+    """Modules arrive in memory that all processes share; ``test_starting.py`` of ``distributed`` trains so."""
+    strategy, sent = SMDDPStrategy(start_method="forkserver"), []
+    Trainer(strategy=strategy, accelerator="cpu", devices=2, logger=False)
+    module = torch.nn.BatchNorm1d(2).share_memory()
+    with mock.patch.object(type(strategy.launcher), "launch", lambda _, function, *args: sent.append((function, args))):
+        strategy.launcher.launch(lambda model, number: (model, number), module, 3)
+    ((function, arguments),) = sent
+    received, number = function(*arguments)
+    assert number == 3
+    assert not any(tensor.is_shared() for tensor in (*received.parameters(), *received.buffers()))
