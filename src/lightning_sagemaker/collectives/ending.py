@@ -46,9 +46,9 @@ def let_threads_finish() -> None:
 
 def _end() -> None:
     distributed = sys.modules.get("torch.distributed")
-    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+    if distributed is None or not distributed.is_available():
         return
+    time.sleep(_PAUSE)  # also where the script has destroyed the group: a module in DDP still has it
     # After an error the group stays: a collective that the others never join would keep the failed process from ending.
-    time.sleep(_PAUSE)
-    if getattr(sys, "last_value", None) is None and distributed.get_backend() in _OURS:
+    if distributed.is_initialized() and getattr(sys, "last_value", None) is None and distributed.get_backend() in _OURS:
         distributed.destroy_process_group()  # which joins its threads, as said above

@@ -86,7 +86,7 @@ class _Loader(Loader):
 def _end() -> None:
     """As ``collectives/ending.py``, which cannot be imported here."""
     distributed = sys.modules.get("torch.distributed")
-    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+    if distributed is not None and distributed.is_available():  # also after the group: a module in DDP still has it
         time.sleep(0.05)  # seconds, as there
 
 
