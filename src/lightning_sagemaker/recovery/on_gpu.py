@@ -12,13 +12,12 @@ from torch.distributed import distributed_c10d
 
 _HANDLING = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
 """Environment variable of torch; ``2``: its watchdog aborts a group that has failed, and does not end the process."""
-
-
 _LEGACY = "nccl-legacy"
+"""Name of torch's own nccl backend from 2.15 on, where ``nccl`` is another implementation."""
 
 
-def backend() -> str:
-    """Torch's backend whose watchdog :func:`let_survive` controls: from torch 2.15 on ``nccl`` is another implementation."""
+def watched_backend() -> str:
+    """Torch's backend whose watchdog :func:`let_survive` controls."""
     return _LEGACY if dist.is_backend_available(_LEGACY) else "nccl"
 
 
@@ -37,9 +36,8 @@ def abort() -> None:
     for group in list(distributed_c10d._world.pg_map):
         with contextlib.suppress(RuntimeError, KeyError):  # without nccl; or destroyed meanwhile
             backend = group._get_backend(torch.device("cuda"))
-            if backend.name().startswith(
-                "nccl"
-            ):  # gloo takes tensors of a GPU, too, and its connections are closed already
+            # Gloo takes tensors of a GPU, too, and its connections are closed already.
+            if backend.name().startswith("nccl"):
                 backend.abort()
 
 
