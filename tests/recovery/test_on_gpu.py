@@ -52,7 +52,9 @@ def test_every_implementation_of_nccl_is_aborted(monkeypatch, name, aborted):
 
 def test_the_backend_is_the_one_whose_watchdog_is_controlled():
     assert dist.is_backend_available(on_gpu.watched_backend()) or not dist.is_nccl_available()
-    assert on_gpu.watched_backend() == ("nccl-legacy" if hasattr(dist, "gather_single") else "nccl")  # torch 2.15 has both
+    assert on_gpu.watched_backend() == (
+        "nccl-legacy" if hasattr(dist, "gather_single") else "nccl"
+    )  # torch 2.15 has both
 
 
 def test_a_cpus_collectives_raise_their_errors_themselves():
