@@ -70,6 +70,7 @@ def _serve() -> None:
     answers = os.fdopen(os.dup(1), "w")
     for name in IMPORTED:
         importlib.import_module(name)
+    _let_groups_end()
     gc.collect()
     gc.freeze()  # a child's collections would write to, and so copy, the memory of all that was imported
     for line in sys.stdin:
@@ -82,6 +83,22 @@ def _serve() -> None:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # its number may be another's now
         answers.write(json.dumps(code) + "\n")
         answers.flush()
+
+
+def _let_groups_end() -> None:
+    """Torch before 2.8 may hang where a group is destroyed right after a collective: see collectives/ending.py."""
+    import torch
+    from torch import distributed
+
+    if tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 8):
+        return
+    destroy = distributed.destroy_process_group
+
+    def after_a_pause(*arguments: Any, **options: Any) -> None:
+        time.sleep(0.01)
+        destroy(*arguments, **options)
+
+    distributed.destroy_process_group = after_a_pause
 
 
 def _wait(child: int, timeout: float) -> int | None:

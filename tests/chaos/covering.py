@@ -31,7 +31,7 @@ FACTORS: dict[str, tuple[Any, ...]] = {
     "to": ("rank0", "last_rank", "all", "launcher", "group"),
     "signal": ("SIGTERM", "SIGINT", "SIGUSR1", "SIGKILL"),
     "end": ("steps", "epochs", "time", "early_stopping"),
-    "extra": ("none", "ema", "swa", "early_stopping"),
+    "extra": ("none", "ema", "swa", "early_stopping", "loads_averages", "exchanges_values", "exchanges_pointers"),
     "strategy": ("auto", "ddp", "smddp", "sagemaker"),
     "ranks": (1, 2, 3, 4),
     "launcher": ("direct", "torchrun", "own"),

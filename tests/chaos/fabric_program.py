@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import os
@@ -55,6 +56,10 @@ def digest(*modules):
     return hashlib.sha256(b"".join(part.detach().numpy().tobytes() for part in parts)).hexdigest()[:16]
 
 
+def parameters_of(average):
+    return [] if average is None else [parameter.detach() for parameter in average.parameters()]
+
+
 def main(folder, case, start):
     torch.set_num_threads(1)
     seed_everything(1, verbose=False)
@@ -70,6 +75,8 @@ def main(folder, case, start):
     train = fabric.setup_dataloaders(DataLoader(Numbers(size), case["batch_size"], shuffle=True, **options))
     evaluated = fabric.setup_dataloaders(DataLoader(Numbers(4 * case["ranks"]), 2))
     state = {"model": model, "optimizer": optimizer, "schedule": schedule, "best": 1e9}
+    if case["averages"]:
+        state["average"] = copy.deepcopy(body)
     loop = InterruptibleLoop(fabric, folder / "checkpoints", state, save_every=None) if case["ours"] else Plain(case)
     lines = (folder / f"rank-{fabric.global_rank}.jsonl").open("a", buffering=1)
 
@@ -91,6 +98,8 @@ def main(folder, case, start):
             if (number + 1) % case["every"] == 0:
                 optimizer.step()
                 optimizer.zero_grad()
+                for mean, parameter in zip(parameters_of(state.get("average")), body.parameters(), strict=False):
+                    mean.lerp_(parameter.detach(), 0.2)
             if number == 2:
                 with torch.no_grad():
                     for other in loop.evaluation(evaluated):
@@ -101,10 +110,15 @@ def main(folder, case, start):
         schedule.step()
         model.eval()
         total = torch.zeros(())
+        own = [parameter.detach().clone() for parameter in body.parameters()]
+        for mean, parameter in zip(parameters_of(state.get("average")), body.parameters(), strict=False):
+            parameter.data.copy_(mean)
         with torch.no_grad():
             for batch in loop.evaluation(train if case["same"] else evaluated):
                 reach("evaluation", epoch)
                 total += model(batch["x"]).square().sum()
+        for parameter, before in zip(body.parameters(), own, strict=True):
+            parameter.data.copy_(before)
         state["best"] = min(state["best"], fabric.all_reduce(total, reduce_op="sum").item())
         reach("epoch", epoch)
         rate = optimizer.param_groups[0]["lr"]

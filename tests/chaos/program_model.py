@@ -21,6 +21,7 @@ from lightning.pytorch.callbacks import (
     StochasticWeightAveraging,
 )
 
+from tests.chaos.averages import AVERAGES
 from tests.chaos.program_data import FEATURES, batches_of, evaluation_loader, train_loader
 from tests.chaos.recorder import Recorder
 from tests.chaos.strike import Strike
@@ -222,6 +223,8 @@ def _callbacks(case: dict[str, Any], folder: Path) -> list[Any]:
             found.append(EMAWeightAveraging(decay=0.9))
         case "swa":
             found.append(StochasticWeightAveraging(0.01, swa_epoch_start=1, annealing_epochs=2))
+        case "loads_averages" | "exchanges_values" | "exchanges_pointers":
+            found.append(AVERAGES[case["extra"]]())
     if case["accumulate"] == "scheduler":
         found.append(GradientAccumulationScheduler({0: 2, 1: 3}))
     options: dict[str, dict[str, Any]] = {

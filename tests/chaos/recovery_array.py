@@ -58,7 +58,7 @@ FIXED = {"signal": "SIGKILL", "second": "SIGKILL", "strategy": "sagemaker", "lau
 FIXED |= {"context": "fork", "overhead": 1.0, "save": "none"}
 _IN_JOB: dict[str, tuple[Any, ...]] = {
     "data": ("shuffled", "random_sampler", "uneven", "augmented", "collate"),
-    "extra": ("none", "early_stopping"),
+    "extra": ("none", "early_stopping", "loads_averages", "exchanges_values", "exchanges_pointers"),
     "optimization": ("automatic",),
 }
 _REPLICAS: dict[str, tuple[Any, ...]] = _IN_JOB | {"ranks": (4,), "optimizer": ("adam",), "clip": ("", "norm")}

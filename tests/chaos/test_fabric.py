@@ -16,7 +16,9 @@ from tests.forked import run_forked
 
 PROGRAM = Path(__file__).with_name("fabric_program.py")
 USUAL = {"ranks": 1, "strategy": "sagemaker", "workers": 0, "persistent": False, "every": 1, "batch_size": 4}
-USUAL |= {"same": False}
+USUAL |= {"same": False, "averages": False}
+ALIKE = ("ranks", "every", "workers", "persistent", "same", "averages")
+"""What the run that is left alone has as well, apart from the strategy."""
 
 
 def case_of(**changes):
@@ -30,6 +32,8 @@ CASES = {
     "a strategy of Fabric": case_of(strategy="auto", strike={"signal": "SIGUSR1"}),
     "in an evaluation": case_of(strike={"at": ["evaluation", 1]}, workers=2),
     "in an evaluation of the same data": case_of(strike={"at": ["evaluation", 1]}, same=True),
+    "in the first evaluation of averages": case_of(strike={"at": ["evaluation", 0]}, averages=True),
+    "in an evaluation of averages": case_of(strike={"at": ["evaluation", 1]}, averages=True, ranks=2),
     "after an evaluation": case_of(strike={"at": ["epoch", 1]}, workers=2, persistent=True),
     "within accumulation": case_of(strike={"at": ["batch", 1, 3]}, every=3),
     "two ranks, workers": case_of(ranks=2, strategy="smddp", workers=2, strike={"signal": "SIGINT"}),
@@ -57,10 +61,8 @@ def lines_of(folder, rank):
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory):
     def make(key):
-        strategy, ranks, every, workers, persistent, same = key
         folder = tmp_path_factory.mktemp("plain")
-        changes = {"ranks": ranks, "strategy": strategy, "every": every, "workers": workers}
-        case = USUAL | changes | {"persistent": persistent, "same": same, "ours": False, "strike": None}
+        case = USUAL | dict(zip(("strategy", *ALIKE), key, strict=True)) | {"ours": False, "strike": None}
         assert start(folder, case, 0) == 0, (folder / "log").read_text()
         return folder
 
@@ -77,7 +79,7 @@ def test_goes_on_as_if_it_had_been_left_alone(name, reference, tmp_path):
     assert 0 < min(seen) < EPOCHS * (BATCHES + 1)
     assert start(tmp_path, case, 1) == 0, (tmp_path / "log").read_text()
     strategy = "auto" if case["strategy"] == "auto" else "ddp"
-    plain = reference[strategy, case["ranks"], case["every"], case["workers"], case["persistent"], case["same"]]
+    plain = reference[(strategy, *map(case.get, ALIKE))]
     for rank in range(case["ranks"]):
         done = lines_of(tmp_path, rank)
         assert {str(line["place"]): line for line in done} == {

@@ -12,19 +12,22 @@ from tests.chaos.covering import finished
 from tests.chaos.fabric_array import FABRIC
 from tests.chaos.recovery_array import FIXED, LEVELS, SPACES, run_case
 
-CHOSEN = {
-    "in job": {"data": "collate", "workers": 1, "persistent": True, "evaluates": "persistent", "phase": "train_step"},
-    "restarts": {"extra": "ema", "checkpoint": "every_steps", "phase": "epoch_end", "to": "last_rank"},
-}
+CHOSEN = (
+    ("in job", {"data": "collate", "workers": 1, "persistent": True, "evaluates": "persistent", "phase": "train_step"}),
+    ("in job", {"extra": "loads_averages", "phase": "validation"}),
+    ("in job", {"extra": "exchanges_values", "phase": "validation", "ranks": 3, "to": "last_rank"}),
+    ("in job", {"extra": "exchanges_pointers", "phase": "validation", "again": True}),
+    ("restarts", {"extra": "ema", "checkpoint": "every_steps", "phase": "epoch_end", "to": "last_rank"}),
+)
 _PLAIN = {"model": "batchnorm", "accumulate": 3, "val": "half", "schedule": "plateau", "metrics": "torchmetrics"}
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="ranks are supervised on Linux")
-@pytest.mark.parametrize("mode", CHOSEN)
-def test_a_job_whose_rank_dies_equals_one_that_is_left_alone(mode, tmp_path):
+@pytest.mark.parametrize(("mode", "levels"), CHOSEN)
+def test_a_job_whose_rank_dies_equals_one_that_is_left_alone(mode, levels, tmp_path):
     plain = {name: levels[0] for name, levels in LEVELS.items()} | FIXED
-    case = plain | _PLAIN | CHOSEN[mode]
+    case = plain | _PLAIN | levels
     assert SPACES["all"].valid(case)
     result = run_case(0, finished(case, random.Random(0)), tmp_path)
     assert (result.problems, result.mode) == ([], mode)

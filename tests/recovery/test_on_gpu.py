@@ -50,11 +50,20 @@ def test_every_implementation_of_nccl_is_aborted(monkeypatch, name, aborted):
     assert calls == ["abort"] * aborted
 
 
-def test_the_backend_is_the_one_whose_watchdog_is_controlled():
-    assert dist.is_backend_available(on_gpu.watched_backend()) or not dist.is_nccl_available()
-    assert on_gpu.watched_backend() == (
-        "nccl-legacy" if hasattr(dist, "gather_single") else "nccl"
-    )  # torch 2.15 has both
+@pytest.mark.parametrize(("given", "used"), [
+    ("cpu:gloo,cuda:nccl", "cpu:gloo,cuda:nccl-legacy"),
+    ("nccl", "nccl-legacy"),
+    ("cpu:gloo,cuda:nccl-legacy", "cpu:gloo,cuda:nccl-legacy"),
+    ("nccl2", "nccl2"),  # who names the other implementation wants it
+    ("gloo", "gloo"),
+])  # fmt: skip
+def test_nccl_is_the_one_whose_watchdog_is_controlled(monkeypatch, given, used):
+    installed = on_gpu.watched(given)
+    assert installed == (used if hasattr(dist, "gather_single") else given)  # torch 2.15 has both
+    monkeypatch.setattr(dist, "is_backend_available", lambda _: True)
+    assert on_gpu.watched(given) == used
+    monkeypatch.setattr(dist, "is_backend_available", lambda _: False)
+    assert on_gpu.watched(given) == given
 
 
 def test_a_cpus_collectives_raise_their_errors_themselves():

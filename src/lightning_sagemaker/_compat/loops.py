@@ -78,6 +78,8 @@ class LoopEvents:
         epoch_is_next: Before anything of an epoch, the first one's included.
         epoch_begins: Before the iterator of an epoch is made.
         validation_begins: Before anything of a validation within a fit.
+        validation_steps: Before each of its batches' steps.
+        validation_ends: After all of it.
         weights_are_next: After the hooks before an optimizer step, and the clipping of gradients.
         module_is_done: After the module's hook of a batch's end, which is called after the callbacks'.
         batch_hooks_are_over: After the hooks of a batch's end, before a validation.
@@ -99,6 +101,8 @@ class LoopEvents:
         self.epoch_is_next: list[Callable[[], None]] = []
         self.epoch_begins: list[Callable[[], None]] = []
         self.validation_begins: list[Callable[[], None]] = []
+        self.validation_steps: list[Callable[[], None]] = []
+        self.validation_ends: list[Callable[[], None]] = []
         self.weights_are_next: list[Callable[[], None]] = []
         self.module_is_done: list[Callable[[], None]] = []
         self.batch_hooks_are_over: list[Callable[[], None]] = []
@@ -127,7 +131,7 @@ class LoopEvents:
         take(epoch.val_loop, "run", self._validates)
         take(epoch.val_loop, "setup_data", self._validation_loaders_made)
         require(type(epoch.val_loop), "_evaluation_step", "_on_evaluation_epoch_end")
-        take(epoch.val_loop, "_evaluation_step", lambda step: self._within(step, lambda: self.evaluates))
+        take(epoch.val_loop, "_evaluation_step", lambda step: self._within(self._steps(step), lambda: self.evaluates))
         take(
             epoch.val_loop, "_on_evaluation_epoch_end", lambda hooks: self._within(hooks, lambda: self.ends_evaluation)
         )
@@ -192,12 +196,24 @@ class LoopEvents:
 
     def _validates(self, run: Callable[[], T]) -> Callable[[], T]:
         def validates() -> T:
-            if not self.trainer.sanity_checking and not self.is_trial:
-                for listener in self.validation_begins:
-                    listener()
-            return run()
+            counts = not self.trainer.sanity_checking and not self.is_trial
+            for listener in self.validation_begins if counts else []:
+                listener()
+            result = run()
+            for listener in self.validation_ends if counts else []:
+                listener()
+            return result
 
         return validates
+
+    def _steps(self, step: Callable[..., None]) -> Callable[..., None]:
+        def steps(*arguments: object) -> None:
+            counts = not self.trainer.sanity_checking and not self.is_trial
+            for listener in self.validation_steps if counts else []:
+                listener()
+            step(*arguments)
+
+        return steps
 
     def _within(
         self, part: Callable[..., None], context: Callable[[], Callable[[], AbstractContextManager[None]] | None]

@@ -173,6 +173,9 @@ class InterruptibleLoop:
     def evaluation(self, loader: Iterable[T]) -> Generator[T, None, None]:
         """Batches of an evaluation, between which signals are handled; a stopped evaluation is repeated.
 
+        If the script has exchanged the weights for it (averages, as ``ema.copy_to``), the state has those of the training.
+        The first such evaluation is not stopped within: only then is it known that the weights need to be copied before.
+
         Args:
             loader: Any iterable; ranks may have different numbers of batches.
 
@@ -190,13 +193,15 @@ class InterruptibleLoop:
         self._hear(self._votes.read())
         self._votes.ask([-len(loader) if isinstance(loader, Sized) else 0])
         fewest = -int((self._votes.read() or [0.0])[0])
+        self._votes.ask([float(not self._state.weights.can_go_back())])
+        waits = self._within or any(self._votes.read() or [0.0])
         self._evaluation.begin(0)
         try:
             for number, batch in enumerate(loader, 1):
                 yield batch
                 if number <= fewest:
                     self._check(self._evaluation, number)
-                if self._stops and not self._within:
+                if self._stops and not waits:
                     self._state.go_back()
                     self._stop()
         finally:

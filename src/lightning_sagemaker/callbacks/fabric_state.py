@@ -15,6 +15,7 @@ from lightning_sagemaker._compat.fabric import iterations, set_iterations, wrapp
 from lightning_sagemaker._lightning import TorchCheckpointIO, rank_zero_info, rank_zero_warn
 from lightning_sagemaker.callbacks.places import is_remote, name_of, names_in, outdated, remove
 from lightning_sagemaker.checkpoint.atomic_write import CheckpointError
+from lightning_sagemaker.checkpoint.exchanged_weights import LoopWeights
 from lightning_sagemaker.checkpoint.io import SafeCheckpointIO
 from lightning_sagemaker.checkpoint.random_state import random_state, restore_random_state
 from lightning_sagemaker.checkpoint.rank_buffers import buffers_in, copied, differing, restore_buffers
@@ -80,6 +81,7 @@ class FabricState:
         self.loaded: LoopEntry | None = None
         """The position in the checkpoint, until the first epoch has begun."""
         self._before_evaluation: Values | None = None
+        self.weights = LoopWeights()
         self._loader: object = None
         self._ended: Position | None = None
         self._calls = self._samples_before = self._batch_before = 0
@@ -154,9 +156,11 @@ class FabricState:
         """All batches of an epoch were consumed: a stop in an evaluation rolls back to this state."""
         self._ended = watched.position(batch)
         self._before_evaluation = self.values()
+        self.weights.take(self._state)
 
     def go_back(self) -> None:
-        """Reset schedulers and values to their state before an evaluation: the code in between is repeated."""
+        """Reset weights, schedulers and values to their state before an evaluation: the code in between is repeated."""
+        self.weights.put_back()
         if self._before_evaluation is not None:
             self.put(self._before_evaluation)
 
@@ -197,6 +201,7 @@ class FabricState:
     def end_epoch(self) -> None:
         """An epoch has ended."""
         self._calls, self._before_evaluation = iterations(self._loader), None
+        self.weights.forget()
         self._samples_before = self._batch_before = 0
 
     # Checkpoints
@@ -206,11 +211,8 @@ class FabricState:
         ranks, buffers = self._fabric.world_size, buffers_in(self._state)
         size = None if watched is None else batch_size_of(watched.loader)
         position = self._ended if self._ended is not None or watched is None else watched.position(batch)
-        own: LoopRankEntry = {
-            "random": random_state(),
-            "position": position,
-            "buffers": differing(buffers, copied(buffers), ranks),
-        }
+        changed = differing(buffers, copied(buffers), ranks)
+        own: LoopRankEntry = {"random": random_state(), "position": position, "buffers": changed}
         entry: LoopEntry = {
             "epoch": epoch,
             "batch": batch,

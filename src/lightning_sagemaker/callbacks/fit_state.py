@@ -26,6 +26,7 @@ from lightning_sagemaker.callbacks.other_size import restore_from_other_ranks
 from lightning_sagemaker.callbacks.own_objects import reading_own_objects
 from lightning_sagemaker.callbacks.schedules import stretch_schedules
 from lightning_sagemaker.checkpoint.attributes import PlainAttributes
+from lightning_sagemaker.checkpoint.exchanged_weights import ExchangedWeights
 from lightning_sagemaker.checkpoint.metric_state import metric_states, restore_logged, restore_metrics
 from lightning_sagemaker.checkpoint.module_flags import module_flags, restore_module_flags
 from lightning_sagemaker.checkpoint.module_walk import ModuleWalk
@@ -54,6 +55,7 @@ class FitState:
     Attributes:
         found: The checkpoint to resume from, and whether only data is loaded from it.
         complete: Called with the states of all ranks; returns those to write.
+        exchanged: The weights that hooks exchange for a validation.
         modules: A walk over the module that is trained.
         attributes: Plain attributes of the script's own classes.
 
@@ -77,6 +79,7 @@ class FitState:
         events.validation_loaders_made.append(self.loaders.watch_validation)
         events.epoch_is_next.append(self.attributes.begin)
         events.epoch_begins.append(self.loaders.begin_epoch)
+        self.exchanged = ExchangedWeights(trainer, events)
         events.validation_begins.append(self._note_validation)
         events.batch_is_over.insert(0, self._end_batch)
         events.goes_on = self._run

@@ -21,6 +21,7 @@ from lightning_sagemaker.callbacks.auto_resume import AutoResume
 from lightning_sagemaker.callbacks.places import checkpoint_folder, name_of, names_in, outdated, remove
 from lightning_sagemaker.callbacks.signals import StopSignals
 from lightning_sagemaker.checkpoint.atomic_write import CheckpointError
+from lightning_sagemaker.collectives.agreement import of_all
 from lightning_sagemaker.collectives.async_max import AsyncMaxReduce
 from lightning_sagemaker.collectives.pace import Pace, ask
 from lightning_sagemaker.data.workers import STOP_SIGNALS
@@ -272,10 +273,17 @@ class SpotInterruption(Callback):
         """Exit this process, with a checkpoint; all ranks get here together."""
         if trainer.state.fn == "fit":
             beside = getattr(trainer.strategy, "background_seconds", 0.0)
+            if within_validation:
+                swap_averages(trainer)
+            are_own = of_all(self._resume(trainer).fit_state.exchanged.put_back(), trainer.world_size)
             left, needed = trainer.strategy.broadcast((self._seconds_left(), max(self._save_seconds or 0.0, beside)))
-            if needed < left:
-                if within_validation:
-                    swap_averages(trainer)
+            if not all(are_own):
+                rank_zero_warn(
+                    f"Interrupted at step {trainer.global_step}: skipping the checkpoint, as a hook has exchanged the"
+                    " weights for this validation, and there is no copy of the others. HINT: the last checkpoint is"
+                    " resumed from; set save_every to lose less."
+                )
+            elif needed < left:
                 path = self._save(trainer)
                 if hasattr(trainer.strategy, "finish_saving"):  # it may be written asynchronously
                     trainer.strategy.finish_saving()

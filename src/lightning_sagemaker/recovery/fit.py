@@ -82,11 +82,10 @@ class RecoveringFit(Callback):
             begin_writing(trainer.loggers)
         resume = next(one for one in trainer.callbacks if isinstance(one, AutoResume)).fit_state
         number, seed = self._rank.number, self._rank.seed
-        replicas = self._replicas
-        self._steps = Steps(trainer, resume.modules, number, self._world_size, seed, self._commit, replicas)
+        self._steps = Steps(trainer, resume.modules, number, self._world_size, seed, self._commit, self._replicas)
         self._begin_quorum()
         events = self._events = events_of(trainer)
-        self._held = HeldState(trainer, resume, self._steps, number, replicas)
+        self._held = HeldState(trainer, resume, self._steps, number, self._replicas)
         self._hooks, self._is_told = HookCollectives(trainer.strategy.root_device), tells_of_weights(trainer)
         resume.complete = lambda states: of_all_shards(states, self._rank.order, self._world_size, pl_module)
         inner = events.goes_on
@@ -230,15 +229,16 @@ class RecoveringFit(Callback):
             begin = time.monotonic()
             self._take_part()
             rank_zero_info(
-                f"{dist.get_world_size()} of {self._world_size} ranks continue after step {self._trainer.global_step}; "
-                f"{time.monotonic() - begin:.2f}"
-                f" s since they stopped."
+                f"{dist.get_world_size()} of {self._world_size} ranks continue after step {self._trainer.global_step};"
+                f" {time.monotonic() - begin:.2f} s since they stopped."
             )
 
     def _take_part(self) -> None:
         """Join a quorum, with the state of its most advanced ranks."""
         held, trainer = self._held, self._trainer
         assert held is not None
+        with restarting_instead(self._member, self._is_asked):
+            held.leave_validation()
         if self._leads:
             end_writing(trainer.loggers)
         parts = None if self._replicas is None else Parts(self._replicas.size, held.weights, held.put_weights)

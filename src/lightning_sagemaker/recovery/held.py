@@ -24,6 +24,7 @@ from lightning_sagemaker.checkpoint.attributes import Held
 from lightning_sagemaker.checkpoint.metric_state import merged_metrics
 from lightning_sagemaker.recovery import shards
 from lightning_sagemaker.recovery.bars import is_bar
+from lightning_sagemaker.recovery.refused import CannotRecover
 from lightning_sagemaker.recovery.replicas import Replicas
 from lightning_sagemaker.recovery.sharded import decode, decode_states, encode
 from lightning_sagemaker.recovery.steps import Steps
@@ -106,6 +107,18 @@ class HeldState:
         self.attributes.begin()
         self._plain = self.attributes.now()
         self._at, self.is_current = [trainer.global_step, moment, trainer.current_epoch], True
+
+    def leave_validation(self) -> None:
+        """Restore the weights that hooks have exchanged for a validation, if it is to be repeated.
+
+        Raises:
+            CannotRecover: If there is no copy of them.
+
+        """
+        exchanged, own = self.fit_state.exchanged, {} if self._held is None else self._held["own"]["callbacks"]
+        own.update({key: state for key, state in exchanged.callback_states.items() if key in own})
+        if not exchanged.put_back():
+            raise CannotRecover("a hook has exchanged the weights for a validation, and there is no copy of the others")
 
     def put(self) -> None:
         """Restore the Trainer; the loops follow when they run next."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 
 import torch
 import torch.distributed as dist
@@ -16,9 +17,9 @@ _LEGACY = "nccl-legacy"
 """Name of torch's own nccl backend from 2.15 on, where ``nccl`` is another implementation."""
 
 
-def watched_backend() -> str:
-    """Torch's backend whose watchdog :func:`let_survive` controls."""
-    return _LEGACY if dist.is_backend_available(_LEGACY) else "nccl"
+def watched(backend: str) -> str:
+    """``backend`` with the nccl whose watchdog :func:`let_survive` controls, e.g. ``cpu:gloo,cuda:nccl-legacy``."""
+    return re.sub(r"\bnccl\b(?!-)", _LEGACY, backend) if dist.is_backend_available(_LEGACY) else backend
 
 
 def can_abort() -> bool:

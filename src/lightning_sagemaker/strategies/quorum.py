@@ -33,7 +33,7 @@ def check_supervised() -> None:
 
 def group_backend(given: str | None, device: torch.device) -> str:
     """Backend of the groups of a job that recovers: ``given``, or gloo, with nccl for tensors on a GPU."""
-    return given or ("gloo" if device.type == "cpu" else f"cpu:gloo,cuda:{on_gpu.watched_backend()}")
+    return on_gpu.watched(given or ("gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl"))
 
 
 def say_that_it_recovers(ranks: int, backend: str) -> None:
