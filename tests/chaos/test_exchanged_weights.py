@@ -7,6 +7,7 @@ import signal
 import pytest
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer, seed_everything
+from lightning.pytorch.callbacks import ModelCheckpoint
 from pytorch_optimizer import ScheduleFreeAdamW
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -163,7 +164,7 @@ KINDS = {
 }
 
 
-def _run(kind, folder=None, stop=None, **options):
+def _run(kind, folder=None, stop=None, saves=(), **options):
     seed_everything(5, verbose=False)
     x = torch.randn(BATCHES * 4, 4, generator=torch.Generator().manual_seed(1))
     data = TensorDataset(x, x.sum(1, keepdim=True))
@@ -172,8 +173,8 @@ def _run(kind, folder=None, stop=None, **options):
     own = [AutoResume(folder), SpotInterruption(folder, overhead=1.0)] if folder is not None else []
     quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
     trainer = Trainer(
-        accelerator="cpu", max_epochs=EPOCHS, val_check_interval=0.5, callbacks=[*own, *more(), Stop(*stop or (0, 0))],
-        **{**quiet, **options},
+        accelerator="cpu", max_epochs=EPOCHS, val_check_interval=0.5, **{**quiet, **options},
+        callbacks=[*own, *more(), *saves, Stop(*stop or (0, 0))],
     )  # fmt: skip
     try:
         trainer.fit(module, DataLoader(data, 4, shuffle=True), DataLoader(data, 4))
@@ -190,3 +191,12 @@ def test_a_run_that_is_stopped_in_a_validation_is_resumed_with_its_own_weights(t
     assert [loss for part in parts for loss in part[0]] == losses
     assert [one for part in parts for one in part[1]] == validations
     assert all(torch.equal(value, parts[-1][2][name]) for name, value in weights.items() if torch.is_tensor(value))
+
+
+@pytest.mark.parametrize(("kind", "warns"), [("exchanges", True), ("copies data", False), ("loads averages", False)])
+def test_a_checkpoint_that_lightning_saves_before_the_weights_are_back_is_named(tmp_path, recwarn, kind, warns):
+    """The module's hook of a validation's end is called after ModelCheckpoint's; a callback's is called before."""
+    saves = ModelCheckpoint(tmp_path / "own", monitor="val_loss")
+    _run(kind, tmp_path, saves=[saves], enable_checkpointing=True)
+    said = [str(one.message) for one in recwarn if "put the weights back" in str(one.message)]
+    assert len(said) == warns

@@ -91,6 +91,7 @@ class FitState:
         if not self._runs:  # nothing has begun: as those to which Lightning's finders go back
             checkpoint[STATE] = {}
             return
+        self.exchanged.check_saved()
         noted = self._noted or self._note()
         phase, snapshot = noted["phase"], noted["own"]
         if noted["lacks_gradients"]:

@@ -21,7 +21,7 @@ from torch.optim import Optimizer
 
 from lightning_sagemaker._compat.pytree import tree_map_only
 from lightning_sagemaker._compat.trainer import callbacks_of
-from lightning_sagemaker._lightning import Callback
+from lightning_sagemaker._lightning import Callback, rank_zero_warn
 
 if TYPE_CHECKING:
     from lightning_sagemaker._compat.loops import LoopEvents
@@ -122,7 +122,7 @@ class ExchangedWeights:
     def __init__(self, trainer: Trainer, events: LoopEvents) -> None:
         self._trainer = trainer
         self._own: OwnWeights | None = None
-        self._keeps, self._has_looked = True, False
+        self._keeps, self._has_looked, self._has_warned = True, False, False
         events.validation_begins.append(self._begin)
         events.validation_steps.append(self._look)
         events.validation_ends.append(self._end)
@@ -155,6 +155,16 @@ class ExchangedWeights:
         if own.are_kept:
             own.put_back()
         return own.are_kept
+
+    def check_saved(self) -> None:
+        """Warn, once, if what is being saved is not the module's own weights."""
+        if self._own is not None and not self._has_warned and self._own.are_exchanged():
+            self._has_warned = True
+            rank_zero_warn(
+                "A checkpoint was saved before a hook put the weights back that it had exchanged for the validation: a run"
+                " resumed from it trains on those that were in their place. HINT: Lightning saves before the module's own"
+                " on_validation_end; put the weights back in on_validation_epoch_end, or in a callback."
+            )
 
     @property
     def callback_states(self) -> dict[str, StateDict]:
