@@ -69,6 +69,44 @@ class ExchangesPointers(ExchangesValues):
     on_validation_end = on_validation_start
 
 
+class KeepsThemInPlace(Callback):
+    """A callback that puts the weights back only when the next epoch begins, as schnetpack's; also at a fit's start."""
+
+    def __init__(self):
+        self.average = self.to_load = None
+
+    def on_fit_start(self, trainer, module):
+        self.average = {"means": [parameter.detach().clone() for parameter in module.parameters()]}
+        if self.to_load is not None:
+            self.average, self.to_load = self.to_load, None
+        self._put_in_place(module)
+
+    def _put_in_place(self, module):
+        self.average["stored"] = [parameter.detach().clone() for parameter in module.parameters()]
+        for mean, parameter in zip(self.average["means"], module.parameters(), strict=True):
+            parameter.data.copy_(mean)
+
+    def on_train_epoch_start(self, trainer, module):
+        for own, parameter in zip(self.average["stored"], module.parameters(), strict=True):
+            parameter.data.copy_(own)
+
+    def on_train_batch_end(self, trainer, module, *_):
+        for mean, parameter in zip(self.average["means"], module.parameters(), strict=True):
+            mean.lerp_(parameter.detach(), 1 - DECAY)
+
+    def on_validation_epoch_start(self, trainer, module):
+        self._put_in_place(module)
+
+    def state_dict(self):
+        return {"average": self.average}
+
+    def load_state_dict(self, state):
+        if self.average is None:
+            self.to_load = state["average"]
+        else:
+            self.average = state["average"]
+
+
 AVERAGES = {
     "loads_averages": LoadsAverages,
     "exchanges_values": ExchangesValues,

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_sagemaker import AutoResume, SpotInterruption
 from lightning_sagemaker.callbacks.interruption import Interrupted
-from tests.chaos.averages import DECAY, ExchangesPointers, ExchangesValues, LoadsAverages
+from tests.chaos.averages import DECAY, ExchangesPointers, ExchangesValues, KeepsThemInPlace, LoadsAverages
 
 BATCHES, EPOCHS = 6, 4
 
@@ -132,11 +132,23 @@ class ScheduleFree(Module):
         self.optimizers().optimizer.train()
 
 
-class Stop(Callback):
-    """A signal within a validation, or before its first batch."""
+class Initializes(Module):
+    """Draws its weights in a hook, as rectools does."""
 
-    def __init__(self, validation, batch):
-        self.validation, self.batch, self.count = validation, batch, 0
+    def on_train_start(self):
+        torch.manual_seed(3)
+        torch.nn.init.normal_(self.net[0].weight)
+
+
+class Stop(Callback):
+    """A signal within a validation, or before its first batch; or after a step."""
+
+    def __init__(self, validation=0, batch=0, step=None):
+        self.validation, self.batch, self.step, self.count = validation, batch, step, 0
+
+    def on_train_batch_end(self, trainer, *_):
+        if trainer.global_step == self.step:
+            os.kill(os.getpid(), signal.SIGTERM)
 
     def on_validation_start(self, trainer, module):
         self.count += not trainer.sanity_checking
@@ -161,6 +173,8 @@ KINDS = {
     "exchanges values": (Module, lambda: [ExchangesValues()]),
     "exchanges pointers": (Module, lambda: [ExchangesPointers()]),
     "schedule-free": (ScheduleFree, list),
+    "keeps them in place": (Module, lambda: [KeepsThemInPlace()]),
+    "initializes": (Initializes, list),
 }
 
 
@@ -174,7 +188,7 @@ def _run(kind, folder=None, stop=None, saves=(), **options):
     quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
     trainer = Trainer(
         accelerator="cpu", max_epochs=EPOCHS, val_check_interval=0.5, **{**quiet, **options},
-        callbacks=[*own, *more(), *saves, Stop(*stop or (0, 0))],
+        callbacks=[*own, *more(), *saves, Stop(*stop or ())],
     )  # fmt: skip
     try:
         trainer.fit(module, DataLoader(data, 4, shuffle=True), DataLoader(data, 4))
@@ -191,6 +205,17 @@ def test_a_run_that_is_stopped_in_a_validation_is_resumed_with_its_own_weights(t
     assert [loss for part in parts for loss in part[0]] == losses
     assert [one for part in parts for one in part[1]] == validations
     assert all(torch.equal(value, parts[-1][2][name]) for name, value in weights.items() if torch.is_tensor(value))
+
+
+@pytest.mark.parametrize("kind", ["keeps them in place", "initializes"])
+@pytest.mark.parametrize("steps", [(2, 3), (8, 11)], ids=str)
+def test_a_hook_of_the_start_does_not_overwrite_what_was_loaded(tmp_path, kind, steps):
+    """In the midst of an epoch, before a validation and at an epoch's end."""
+    losses, validations, weights = _run(kind)
+    parts = [_run(kind, tmp_path, (0, 0, step)) for step in steps] + [_run(kind, tmp_path)]
+    assert [loss for part in parts for loss in part[0]] == losses
+    assert [one for part in parts for one in part[1]] == validations
+    assert all(torch.equal(value, parts[-1][2][name]) for name, value in weights.items())
 
 
 @pytest.mark.parametrize(("kind", "warns"), [("exchanges", True), ("copies data", False), ("loads averages", False)])

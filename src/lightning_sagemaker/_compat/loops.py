@@ -73,6 +73,7 @@ class LoopEvents:
     """Moments of a fit, and lists of what to call then; see :func:`events_of`.
 
     Attributes:
+        checkpoint_is_loaded: After the module and the callbacks have loaded a checkpoint, if there is one.
         loaders_made: Called with the ``CombinedLoader`` of training before it is iterated.
         validation_loaders_made: Called with that of validation.
         epoch_is_next: Before anything of an epoch, the first one's included.
@@ -96,6 +97,7 @@ class LoopEvents:
 
     def __init__(self, trainer: Trainer) -> None:
         self.trainer = trainer
+        self.checkpoint_is_loaded: list[Callable[[], None]] = []
         self.loaders_made: list[Callable[[CombinedLoader], None]] = []
         self.validation_loaders_made: list[Callable[[CombinedLoader], None]] = []
         self.epoch_is_next: list[Callable[[], None]] = []
@@ -120,6 +122,7 @@ class LoopEvents:
         require(type(fit), *_FIT)
         require(type(epoch), *_EPOCH)
         take = self._taken.take
+        take(self.trainer._checkpoint_connector, "restore_callbacks", self._loaded)
         take(fit, "run", self._run)
         take(fit, "on_advance_start", self._epoch_is_next)
         take(fit, "_load_combined_loader_states", self._loaders_made)
@@ -142,6 +145,14 @@ class LoopEvents:
         if self._users <= 0:
             self._taken.give_back()
             vars(self.trainer).pop(_EVENTS, None)
+
+    def _loaded(self, restore: Callable[[], None]) -> Callable[[], None]:
+        def loaded() -> None:
+            restore()
+            for listener in self.checkpoint_is_loaded:
+                listener()
+
+        return loaded
 
     def _run(self, run: Callable[[], None]) -> Callable[[], None]:
         def running() -> None:

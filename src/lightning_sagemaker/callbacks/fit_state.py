@@ -26,7 +26,7 @@ from lightning_sagemaker.callbacks.other_size import restore_from_other_ranks
 from lightning_sagemaker.callbacks.own_objects import reading_own_objects
 from lightning_sagemaker.callbacks.schedules import stretch_schedules
 from lightning_sagemaker.checkpoint.attributes import PlainAttributes
-from lightning_sagemaker.checkpoint.exchanged_weights import ExchangedWeights
+from lightning_sagemaker.checkpoint.exchanged_weights import ExchangedWeights, LoadedWeights
 from lightning_sagemaker.checkpoint.metric_state import metric_states, restore_logged, restore_metrics
 from lightning_sagemaker.checkpoint.module_flags import module_flags, restore_module_flags
 from lightning_sagemaker.checkpoint.module_walk import ModuleWalk
@@ -73,6 +73,7 @@ class FitState:
         self._before_validation: RankState | None = None
         self._held: RankState | None = None
         self._loaded: FitEntry | None = None
+        self._weights = LoadedWeights(trainer, events, lambda: self._loaded is not None)
         self._noted: Noted | None = None
         self._runs = self._has_tried = False
         events.loaders_made.append(self.loaders.watch_training)
@@ -280,6 +281,7 @@ class FitState:
         """Called by the loops, once everything is loaded and the start hooks have run."""
         trainer, phase, (size, rank) = self._trainer, Phase(loaded["phase"]), self.loaders.place
         self.attributes.begin()
+        self._weights.restore()
         if fetcher is not None and phase is not Phase.BETWEEN:
             begin_epoch_again(trainer)
         if "own" in loaded:
@@ -293,14 +295,13 @@ class FitState:
             if said := stretch_schedules(trainer, self.loaders.step_ratio(loaded)):
                 rank_zero_info(
                     f"accumulate_grad_batches was {loaded['accumulate']} and is {trainer.accumulate_grad_batches} now. "
-                    "Each sample of the epoch is seen once, in other steps."
-                    f" {said}"
+                    f"Each sample of the epoch is seen once, in other steps. {said}"
                 )
         else:
             restore_from_other_ranks(trainer, self.loaders, self.attributes, loaded, fetcher)
         if phase is Phase.AMID:
             rank_zero_info(
-                "The checkpoint was saved within a batch: that batch is trained on again, with other random numbers."
+                "The checkpoint was saved within a batch: it is trained on again, with other random numbers."
             )
         if phase is Phase.STEP:  # for a checkpoint before the end of the next step
             self._end_batch()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol, cast
 
 import torch
@@ -21,13 +21,20 @@ from torch.optim import Optimizer
 
 from lightning_sagemaker._compat.pytree import tree_map_only
 from lightning_sagemaker._compat.trainer import callbacks_of
-from lightning_sagemaker._lightning import Callback, rank_zero_warn
+from lightning_sagemaker._lightning import Callback, rank_zero_info, rank_zero_warn
 
 if TYPE_CHECKING:
     from lightning_sagemaker._compat.loops import LoopEvents
     from lightning_sagemaker._types import StateDict, Trainer
 
 _HOOKS = ("on_validation_model_eval", "on_validation_start", "on_validation_epoch_start")
+_START_HOOKS = (
+    "on_fit_start",
+    "on_sanity_check_start",
+    "on_sanity_check_end",
+    "on_train_start",
+    "on_train_epoch_start",
+)
 _PACKAGES = ("lightning", "pytorch_lightning", "lightning_sagemaker")
 """Whose hooks exchange nothing; Lightning's averages are exchanged back by ``swap_averages``."""
 _TENSORS, _ELEMENTS = 16, 256
@@ -83,15 +90,22 @@ class OwnWeights:
         would tell.
         """
         now = self._now()
-        return not all(name in now and torch.equal(_part(now[name]), kept) for name, kept in self._sample.items())
+        return not all(_are_equal(_part(now[name]), kept) for name, kept in self._sample.items() if name in now)
 
     def put_back(self) -> None:
         """Restore the weights, and the states, in the memory that they had."""
         for name, parameter in self._now().items():
             if name in self._memory:
                 parameter.data = self._memory[name]
+        self.load()
+
+    def load(self) -> None:
+        """Restore the weights, and the states, in the memory that they have now."""
         for owner, state in self._states:
-            owner.load_state_dict(_on_devices(state))
+            if isinstance(owner, nn.Module):
+                owner.load_state_dict(_on_devices(state), strict=False)  # hooks may have added to it
+            else:
+                owner.load_state_dict(_on_devices(state))
         for replicas, broadcasts in self._broadcasts:  # of buffers, which are each rank's own again
             replicas.require_forward_param_sync = broadcasts
 
@@ -162,14 +176,46 @@ class ExchangedWeights:
             self._has_warned = True
             rank_zero_warn(
                 "A checkpoint was saved before a hook put the weights back that it had exchanged for the validation: a run"
-                " resumed from it trains on those that were in their place. HINT: Lightning saves before the module's own"
-                " on_validation_end; put the weights back in on_validation_epoch_end, or in a callback."
+                " resumed from it trains on those that were in their place, unless a later hook puts them back. HINT:"
+                " Lightning saves before the module's own on_validation_end; use on_validation_epoch_end, or a callback."
             )
 
     @property
     def callback_states(self) -> dict[str, StateDict]:
         """States before the validation of callbacks whose hooks may exchange weights, by their keys."""
         return {} if self._own is None else self._own.callback_states
+
+
+class LoadedWeights:
+    """A checkpoint's weights, which hooks of the start may overwrite: ones that initialize a module, or begin an average.
+
+    A run that was not interrupted does not call them there.
+
+    Args:
+        trainer: Whose fit it is.
+        events: Events of the fit.
+        is_resumed: Whether what has been loaded is a checkpoint that the fit goes on from.
+
+    """
+
+    def __init__(self, trainer: Trainer, events: LoopEvents, is_resumed: Callable[[], bool]) -> None:
+        self._trainer, self._is_resumed = trainer, is_resumed
+        self._own: OwnWeights | None = None
+        events.checkpoint_is_loaded.append(self._take)
+
+    def _take(self) -> None:
+        if self._is_resumed() and _others(self._trainer, _START_HOOKS) is not None:
+            self._own = OwnWeights([self._trainer.lightning_module])
+
+    def restore(self) -> None:
+        """After these hooks."""
+        own, self._own = self._own, None
+        if own is None or not own.are_exchanged():
+            return
+        own.load()
+        rank_zero_info(
+            "A hook of the start, such as on_train_start, has changed the module's weights: they are the checkpoint's again."
+        )
 
 
 class LoopWeights:
@@ -204,10 +250,10 @@ class LoopWeights:
         self._own = None
 
 
-def _others(trainer: Trainer) -> list[Stateful] | None:
+def _others(trainer: Trainer, hooks: Sequence[str] = _HOOKS) -> list[Stateful] | None:
     """Callbacks that have such hooks, and optimizers, of which some have averages; None if there are no hooks at all."""
-    callbacks: list[Stateful] = [one for one in callbacks_of(trainer) if _is_hooked(one)]
-    if not callbacks and not _is_hooked(trainer.lightning_module):
+    callbacks: list[Stateful] = [one for one in callbacks_of(trainer) if _is_hooked(one, hooks)]
+    if not callbacks and not _is_hooked(trainer.lightning_module, hooks):
         return None
     return [*callbacks, *_with_averages(trainer.optimizers)]
 
@@ -226,8 +272,8 @@ def _shards(module: nn.Module) -> bool:
     return isinstance(module, FullyShardedDataParallel)
 
 
-def _is_hooked(one: object) -> bool:
-    return any(_package(getattr(one, hook, _is_hooked)) not in _PACKAGES for hook in _HOOKS)
+def _is_hooked(one: object, hooks: Sequence[str]) -> bool:
+    return any(_package(getattr(one, hook, _is_hooked)) not in _PACKAGES for hook in hooks)
 
 
 def _package(one: object) -> str:
@@ -247,7 +293,14 @@ def _on_devices(state: StateDict) -> StateDict:
 
 
 def _part(parameter: Tensor) -> Tensor:
-    """The bytes of some elements, in the middle: the first rows of a vocabulary may be those of padding."""
+    """Some elements, in the middle: the first rows of a vocabulary may be those of padding."""
     local = parameter.to_local() if isinstance(parameter, DTensor) else parameter
     middle = local.numel() // 2
-    return local.detach().flatten()[middle : middle + _ELEMENTS].view(torch.uint8)
+    return local.detach().flatten()[middle : middle + _ELEMENTS]
+
+
+def _are_equal(part: Tensor, kept: Tensor) -> bool:
+    """Whether their bytes are, after a conversion of the module, such as to bf16; or nothing can be said."""
+    if part.shape != kept.shape:
+        return True
+    return torch.equal(part.view(torch.uint8), kept.to(part.device, part.dtype).view(torch.uint8))
