@@ -5,48 +5,11 @@ import pytest
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import distribute_tensor
 from torch.utils.data import DataLoader
 
 from lightning_sagemaker._compat.loops import events_of
-from lightning_sagemaker.checkpoint.exchanged_weights import ExchangedWeights, LoopWeights, OwnWeights
+from lightning_sagemaker.checkpoint.exchanged_weights import ExchangedWeights, LoopWeights
 from tests.chaos.averages import ExchangesValues
-
-
-def test_values_tell_wherever_they_were_changed():
-    net = nn.Sequential(nn.Linear(40, 40), nn.Linear(40, 1))
-    own, weight = OwnWeights([net]), net[0].weight.detach().clone()
-    assert not own.are_exchanged()
-    net[0].weight.data.mul_(2)  # no version counter has changed
-    assert own.are_exchanged()
-    own.put_back()
-    assert not own.are_exchanged()
-    assert torch.equal(net[0].weight, weight)
-
-
-def test_weights_that_are_not_finite_are_their_own():
-    net = nn.Linear(2, 2)
-    nn.init.constant_(net.weight, float("nan"))
-    assert not OwnWeights([net]).are_exchanged()
-
-
-def test_the_memory_is_the_old_one():
-    """Another object may have it: gradients' hooks, a callback that has exchanged addresses."""
-    net, other = nn.Linear(2, 2), torch.zeros(2, 2)
-    address, own = net.weight.data_ptr(), OwnWeights([net])
-    net.weight.data = other
-    own.put_back()
-    assert net.weight.data_ptr() == address
-    assert not other.any()
-
-
-def test_sharded_weights_are_compared_but_not_copied(group_of_one):
-    net = nn.Linear(2, 2, bias=False)
-    net.weight = nn.Parameter(distribute_tensor(net.weight.data, init_device_mesh("cpu", (1,))))
-    own = OwnWeights([net])
-    net.weight.data.to_local().zero_()
-    assert (own.are_exchanged(), own.are_kept) == (True, False)
 
 
 class Module(LightningModule):

@@ -74,6 +74,7 @@ class LoopEvents:
 
     Attributes:
         checkpoint_is_loaded: After the module and the callbacks have loaded a checkpoint, if there is one.
+        optimizers_are_loaded: After the optimizers have.
         loaders_made: Called with the ``CombinedLoader`` of training before it is iterated.
         validation_loaders_made: Called with that of validation.
         epoch_is_next: Before anything of an epoch, the first one's included.
@@ -98,6 +99,7 @@ class LoopEvents:
     def __init__(self, trainer: Trainer) -> None:
         self.trainer = trainer
         self.checkpoint_is_loaded: list[Callable[[], None]] = []
+        self.optimizers_are_loaded: list[Callable[[], None]] = []
         self.loaders_made: list[Callable[[CombinedLoader], None]] = []
         self.validation_loaders_made: list[Callable[[CombinedLoader], None]] = []
         self.epoch_is_next: list[Callable[[], None]] = []
@@ -122,7 +124,9 @@ class LoopEvents:
         require(type(fit), *_FIT)
         require(type(epoch), *_EPOCH)
         take = self._taken.take
-        take(self.trainer._checkpoint_connector, "restore_callbacks", self._loaded)
+        connector = self.trainer._checkpoint_connector
+        take(connector, "restore_callbacks", lambda load: self._then(load, self.checkpoint_is_loaded))
+        take(connector, "restore_training_state", lambda load: self._then(load, self.optimizers_are_loaded))
         take(fit, "run", self._run)
         take(fit, "on_advance_start", self._epoch_is_next)
         take(fit, "_load_combined_loader_states", self._loaders_made)
@@ -146,10 +150,10 @@ class LoopEvents:
             self._taken.give_back()
             vars(self.trainer).pop(_EVENTS, None)
 
-    def _loaded(self, restore: Callable[[], None]) -> Callable[[], None]:
+    def _then(self, load: Callable[[], None], listeners: list[Callable[[], None]]) -> Callable[[], None]:
         def loaded() -> None:
-            restore()
-            for listener in self.checkpoint_is_loaded:
+            load()
+            for listener in listeners:
                 listener()
 
         return loaded

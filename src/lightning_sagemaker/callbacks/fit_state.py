@@ -26,7 +26,8 @@ from lightning_sagemaker.callbacks.other_size import restore_from_other_ranks
 from lightning_sagemaker.callbacks.own_objects import reading_own_objects
 from lightning_sagemaker.callbacks.schedules import stretch_schedules
 from lightning_sagemaker.checkpoint.attributes import PlainAttributes
-from lightning_sagemaker.checkpoint.exchanged_weights import ExchangedWeights, LoadedWeights
+from lightning_sagemaker.checkpoint.exchanged_weights import ExchangedWeights
+from lightning_sagemaker.checkpoint.loaded_weights import LoadedWeights
 from lightning_sagemaker.checkpoint.metric_state import metric_states, restore_logged, restore_metrics
 from lightning_sagemaker.checkpoint.module_flags import module_flags, restore_module_flags
 from lightning_sagemaker.checkpoint.module_walk import ModuleWalk
@@ -142,8 +143,7 @@ class FitState:
 
     def end(self) -> None:
         """The fit has ended normally: a checkpoint that is saved later holds its current state."""
-        if self._runs:
-            self._noted = self._note()
+        self._noted = self._note() if self._runs else self._noted
 
     @property
     def is_at_end(self) -> bool:
@@ -307,7 +307,6 @@ class FitState:
             self._end_batch()
 
     def _find_place(self, loaded: FitEntry, own: RankState, fetcher: DataFetcher | None) -> None:
-        """Restore the loaders' positions."""
         self.loaders.seek(own["loaders"], restart=fetcher is None)
         if fetcher is not None:
             self.loaders.keep_deal(loaded, own["loaders"])

@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Weights at a moment, to which a process can go back; and who may put others in their place."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol, cast
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.fsdp import FullyShardedDataParallel
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+
+from lightning_sagemaker._compat.pytree import tree_map_only
+from lightning_sagemaker._compat.trainer import callbacks_of
+from lightning_sagemaker._lightning import Callback
+
+if TYPE_CHECKING:
+    from lightning_sagemaker._types import StateDict, Trainer
+
+_PACKAGES = ("lightning", "pytorch_lightning", "lightning_sagemaker")
+"""Whose hooks exchange nothing; Lightning's averages are exchanged back by ``swap_averages``."""
+_TENSORS, _ELEMENTS = 16, 256
+"""How much of a module is compared: averages differ from weights nearly everywhere."""
+
+
+class Stateful(Protocol):
+    """What has a state: a module, a callback, an optimizer."""
+
+    def state_dict(self) -> Mapping[str, object]:
+        """Its state."""
+
+    def load_state_dict(self, state_dict: StateDict, /) -> object:
+        """Take over a state."""
+
+
+@dataclasses.dataclass
+class _Kept:
+    """A tensor in the CPU's memory, and where it came from."""
+
+    tensor: Tensor
+    device: torch.device
+
+
+class OwnWeights:
+    """Weights at a moment: whether others take their place, and how they come back.
+
+    Args:
+        modules: Whose weights they are.
+        others: Callbacks and optimizers that may have averages.
+        keeps: Whether to copy all states to the CPU, if each rank has all of them.
+
+    Attributes:
+        are_kept: Whether they have been copied.
+
+    """
+
+    def __init__(self, modules: Sequence[nn.Module], others: Sequence[Stateful] = (), keeps: bool = True) -> None:
+        self._modules = modules
+        now = self._now()
+        trained = [name for name, parameter in now.items() if parameter.requires_grad]
+        self._sample = {name: _part(now[name]).clone() for name in trained[:: max(1, len(trained) // _TENSORS)]}
+        self.are_kept = keeps and all(map(_is_entire, now.values())) and not any(map(_shards, self._parts()))
+        self._memory = {name: parameter.data for name, parameter in now.items()} if self.are_kept else {}
+        self._states = [(one, _on_cpu(one.state_dict())) for one in (*modules, *others)] if self.are_kept else []
+        replicas = (one for one in self._parts() if isinstance(one, DistributedDataParallel))
+        self._broadcasts = [(one, one.require_forward_param_sync) for one in replicas]
+
+    def are_exchanged(self) -> bool:
+        """Whether the modules have other weights now.
+
+        Some elements are compared: neither version counters (``.data`` has its own) nor addresses (values may be copied)
+        would tell.
+        """
+        now = self._now()
+        return not all(_are_equal(_part(now[name]), kept) for name, kept in self._sample.items() if name in now)
+
+    def put_back(self) -> None:
+        """Restore the weights, and the states, in the memory that they had."""
+        for name, parameter in self._now().items():
+            if name in self._memory:
+                parameter.data = self._memory[name]
+        self.load()
+
+    def load(self) -> None:
+        """Restore the weights, and the states, in the memory that they have now."""
+        for owner, state in self._states:
+            if isinstance(owner, nn.Module):
+                owner.load_state_dict(_on_devices(state), strict=False)  # hooks may have added to it
+            else:
+                owner.load_state_dict(_on_devices(state))
+        for replicas, broadcasts in self._broadcasts:  # of buffers, which are each rank's own again
+            replicas.require_forward_param_sync = broadcasts
+
+    @property
+    def callback_states(self) -> dict[str, StateDict]:
+        """States of the callbacks, by their keys."""
+        return {one.state_key: _on_devices(state) for one, state in self._states if isinstance(one, Callback)}
+
+    def _parts(self) -> Iterator[nn.Module]:
+        return itertools.chain.from_iterable(module.modules() for module in self._modules)
+
+    def _now(self) -> dict[str, nn.Parameter]:
+        named = (module.named_parameters(f"{number}") for number, module in enumerate(self._modules))
+        return dict(itertools.chain.from_iterable(named))
+
+
+def hooked(trainer: Trainer, hooks: Sequence[str]) -> list[Stateful] | None:
+    """The script's callbacks that have one of ``hooks``, and optimizers that may have averages.
+
+    Returns:
+        None if the module has none of the hooks either.
+
+    """
+    callbacks: list[Stateful] = [one for one in callbacks_of(trainer) if _is_hooked(one, hooks)]
+    if not callbacks and not _is_hooked(trainer.lightning_module, hooks):
+        return None
+    return [*callbacks, *with_averages(trainer.optimizers)]
+
+
+def with_averages(objects: Iterable[object]) -> list[Stateful]:
+    """Optimizers that may have averages: not torch's. Fabric's wrapper is of the class that it wraps."""
+    optimizers = [getattr(one, "optimizer", one) for one in objects]
+    return [one for one in optimizers if isinstance(one, Optimizer) and _package(type(one)) != "torch"]
+
+
+def _is_hooked(one: object, hooks: Sequence[str]) -> bool:
+    return any(_package(getattr(one, hook, _is_hooked)) not in _PACKAGES for hook in hooks)
+
+
+def _package(one: object) -> str:
+    return (getattr(one, "__module__", None) or "").partition(".")[0]
+
+
+def _is_entire(parameter: Tensor) -> bool:
+    return parameter.numel() > 0 and not (parameter.is_meta or isinstance(parameter, DTensor))
+
+
+def _shards(module: nn.Module) -> bool:
+    return isinstance(module, FullyShardedDataParallel)
+
+
+def _on_cpu(state: Mapping[str, object]) -> StateDict:
+    return cast("StateDict", tree_map_only(Tensor, _kept, dict(state)))
+
+
+def _kept(tensor: Tensor) -> _Kept:
+    return _Kept(tensor.detach().to("cpu", copy=True), tensor.device)
+
+
+def _on_devices(state: StateDict) -> StateDict:
+    return cast("StateDict", tree_map_only(_Kept, lambda kept: kept.tensor.to(kept.device, copy=True), state))
+
+
+def _part(parameter: Tensor) -> Tensor:
+    """Some elements, in the middle: the first rows of a vocabulary may be those of padding."""
+    local = parameter.to_local() if isinstance(parameter, DTensor) else parameter
+    middle = local.numel() // 2
+    return local.detach().flatten()[middle : middle + _ELEMENTS]
+
+
+def _are_equal(part: Tensor, kept: Tensor) -> bool:
+    """Whether their bytes are, after a conversion of the module, such as to bf16; or nothing can be said."""
+    if part.shape != kept.shape:
+        return True
+    return torch.equal(part.view(torch.uint8), kept.to(part.device, part.dtype).view(torch.uint8))

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hooks of a start, and what a checkpoint has; tests/chaos/test_exchanged_weights.py has whole runs."""
+
+import torch
+from lightning.pytorch import LightningModule, Trainer, seed_everything
+from lightning.pytorch.callbacks import ModelCheckpoint
+from torch.utils.data import DataLoader
+
+from lightning_sagemaker import AutoResume
+
+
+class Module(LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.net = torch.nn.Linear(2, 1)
+        self.begins = []
+
+    def on_train_start(self):
+        torch.nn.init.ones_(self.net.weight)
+        self.optimizers().param_groups[0]["lr"] = 0.5
+
+    def on_train_batch_start(self, batch, index):
+        self.begins.append((self.global_step, self.net.weight.tolist(), self.optimizers().param_groups[0]["lr"]))
+
+    def training_step(self, batch, index):
+        return self.net(batch).square().mean()
+
+    def configure_optimizers(self):
+        optimizer = torch.optim.SGD(self.parameters(), 0.1)
+        return [optimizer], [torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)]
+
+
+def _fit(folder, epochs, path=None):
+    seed_everything(1, verbose=False)
+    module, quiet = Module(), dict.fromkeys(("logger", "enable_progress_bar", "enable_model_summary"), False)
+    callbacks = [AutoResume(folder), ModelCheckpoint(folder, save_last=True)]
+    trainer = Trainer(accelerator="cpu", max_epochs=epochs, callbacks=callbacks, default_root_dir=folder, **quiet)
+    trainer.fit(module, DataLoader(torch.ones(3, 2)), ckpt_path=path)
+    return module.begins
+
+
+def test_a_run_that_is_found_goes_on_with_its_own(tmp_path):
+    alone = _fit(tmp_path / "alone", 2)
+    assert alone[0] == (0, [[1.0, 1.0]], 0.5)
+    assert _fit(tmp_path / "ours", 1) + _fit(tmp_path / "ours", 2) == alone
+
+
+def test_a_script_that_names_its_checkpoint_may_change_what_it_begins_with(tmp_path):
+    """As under Lightning: a training that goes on with another learning rate, or a new head."""
+    alone = _fit(tmp_path / "alone", 2)
+    _fit(tmp_path / "first", 1)
+    later = _fit(tmp_path / "second", 2, str(tmp_path / "first" / "last.ckpt"))
+    assert [step for step, *_ in later] == [step for step, *_ in alone[3:]]
+    assert later[0] == (3, [[1.0, 1.0]], 0.5) != alone[3]
