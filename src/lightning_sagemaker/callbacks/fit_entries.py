@@ -30,6 +30,7 @@ class RankState(TypedDict, total=False):
 
     Attributes:
         random: States of its random number generators.
+        epoch_random: The same at the epoch's beginning, if its hooks are to be called again.
         metrics: States of metrics.
         memory: The Trainer's own state.
         loaders: Positions of its loaders.
@@ -44,6 +45,7 @@ class RankState(TypedDict, total=False):
     """
 
     random: RandomState
+    epoch_random: RandomState | None
     metrics: MetricStates
     memory: TrainerMemory
     loaders: Positions

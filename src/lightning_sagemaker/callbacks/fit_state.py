@@ -27,13 +27,13 @@ from lightning_sagemaker.callbacks.own_objects import reading_own_objects
 from lightning_sagemaker.callbacks.schedules import stretch_schedules
 from lightning_sagemaker.checkpoint.attributes import PlainAttributes
 from lightning_sagemaker.checkpoint.exchanged_weights import ExchangedWeights
-from lightning_sagemaker.checkpoint.loaded_weights import LoadedWeights
 from lightning_sagemaker.checkpoint.metric_state import metric_states, restore_logged, restore_metrics
 from lightning_sagemaker.checkpoint.module_flags import module_flags, restore_module_flags
 from lightning_sagemaker.checkpoint.module_walk import ModuleWalk
 from lightning_sagemaker.checkpoint.random_state import random_state, restore_random_state
 from lightning_sagemaker.checkpoint.rank_buffers import buffers_of, copied, differing, restore_buffers
 from lightning_sagemaker.checkpoint.resume import STATE
+from lightning_sagemaker.checkpoint.start_hooks import StartHooks
 from lightning_sagemaker.collectives.agreement import of_all
 from lightning_sagemaker.collectives.buckets import bucket_layout, rebuild_as
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from lightning_sagemaker._types import Checkpoint, DataFetcher, Trainer
     from lightning_sagemaker.callbacks.fit_entries import FitEntry, Noted, RankState
 
-_WRITTEN = ("random", "metrics", "memory", "loaders", "flags", "attributes")
+_WRITTEN = ("random", "epoch_random", "metrics", "memory", "loaders", "flags", "attributes")
 """Entries of a rank's state that are written as they are."""
 
 
@@ -74,7 +74,7 @@ class FitState:
         self._before_validation: RankState | None = None
         self._held: RankState | None = None
         self._loaded: FitEntry | None = None
-        self._weights = LoadedWeights(trainer, events, lambda: self._loaded is not None)
+        self._start = StartHooks(trainer, events, lambda: self._loaded is not None)
         self._noted: Noted | None = None
         self._runs = self._has_tried = False
         events.loaders_made.append(self.loaders.watch_training)
@@ -85,8 +85,6 @@ class FitState:
         events.validation_begins.append(self._note_validation)
         events.batch_is_over.insert(0, self._end_batch)
         events.goes_on = self._run
-
-    # What is written
 
     def save(self, checkpoint: Checkpoint) -> None:
         """Add the states of all ranks to a checkpoint that is being saved. Collective."""
@@ -203,6 +201,7 @@ class FitState:
         taken = batch.ready if phase_of(trainer, self._events) is not Phase.AMID else batch.completed
         return {
             "random": random_state(),
+            "epoch_random": self._start.random,
             "metrics": metric_states(children, loop._results, loop.val_loop._results),
             "memory": trainer_memory(trainer),
             "loaders": self.loaders.positions(taken),
@@ -220,11 +219,10 @@ class FitState:
         facts = cast("FitEntry", self.loaders.facts(snapshot["batches"]))
         return {**facts, "phase": phase.value, "cut": False, "own": snapshot}
 
-    # Resuming
-
     def prepare_alone(self) -> None:
         """Do what a fit does before its first epoch, without a collective: the ranks that this one joins have done it."""
         self.loaders.defer(True)
+        self._start.joins = True
         self._trainer.fit_loop.setup_data()
         self._trainer.fit_loop.on_run_start()
 
@@ -281,9 +279,9 @@ class FitState:
         """Called by the loops, once everything is loaded and the start hooks have run."""
         trainer, phase, (size, rank) = self._trainer, Phase(loaded["phase"]), self.loaders.place
         self.attributes.begin()
-        self._weights.restore()
         if fetcher is not None and phase is not Phase.BETWEEN:
             begin_epoch_again(trainer)
+            self._start.is_due = True
         if "own" in loaded:
             self._find_place(loaded, loaded["own"], fetcher)
             self._restore(loaded["own"], phase)
@@ -298,6 +296,7 @@ class FitState:
                     f"Each sample of the epoch is seen once, in other steps. {said}"
                 )
         else:
+            self._start.enter(None, None)
             restore_from_other_ranks(trainer, self.loaders, self.attributes, loaded, fetcher)
         if phase is Phase.AMID:
             rank_zero_info(
@@ -310,7 +309,8 @@ class FitState:
         self.loaders.seek(own["loaders"], restart=fetcher is None)
         if fetcher is not None:
             self.loaders.keep_deal(loaded, own["loaders"])
-            iter(fetcher)
+        self._start.enter(fetcher, own.get("epoch_random"))
+        if fetcher is not None:
             self.loaders.count_cycles(own.get("batches", loaded.get("batches", 0)), own["loaders"])
 
     def _restore(self, own: RankState, phase: Phase) -> None:

@@ -66,7 +66,7 @@ class OwnWeights:
         self._sample = {name: _part(now[name]).clone() for name in trained[:: max(1, len(trained) // _TENSORS)]}
         self.are_kept = keeps and all(map(_is_entire, now.values())) and not any(map(_shards, self._parts()))
         self._memory = {name: parameter.data for name, parameter in now.items()} if self.are_kept else {}
-        self._states = [(one, _on_cpu(one.state_dict())) for one in (*modules, *others)] if self.are_kept else []
+        self._states = [(one, kept_on_cpu(one.state_dict())) for one in (*modules, *others)] if self.are_kept else []
         replicas = (one for one in self._parts() if isinstance(one, DistributedDataParallel))
         self._broadcasts = [(one, one.require_forward_param_sync) for one in replicas]
 
@@ -90,16 +90,16 @@ class OwnWeights:
         """Restore the weights, and the states, in the memory that they have now."""
         for owner, state in self._states:
             if isinstance(owner, nn.Module):
-                owner.load_state_dict(_on_devices(state), strict=False)  # hooks may have added to it
+                owner.load_state_dict(given_back(state), strict=False)  # hooks may have added to it
             else:
-                owner.load_state_dict(_on_devices(state))
+                owner.load_state_dict(given_back(state))
         for replicas, broadcasts in self._broadcasts:  # of buffers, which are each rank's own again
             replicas.require_forward_param_sync = broadcasts
 
     @property
     def callback_states(self) -> dict[str, StateDict]:
         """States of the callbacks, by their keys."""
-        return {one.state_key: _on_devices(state) for one, state in self._states if isinstance(one, Callback)}
+        return {one.state_key: given_back(state) for one, state in self._states if isinstance(one, Callback)}
 
     def _parts(self) -> Iterator[nn.Module]:
         return itertools.chain.from_iterable(module.modules() for module in self._modules)
@@ -116,8 +116,8 @@ def hooked(trainer: Trainer, hooks: Sequence[str]) -> list[Stateful] | None:
         None if the module has none of the hooks either.
 
     """
-    callbacks: list[Stateful] = [one for one in callbacks_of(trainer) if _is_hooked(one, hooks)]
-    if not callbacks and not _is_hooked(trainer.lightning_module, hooks):
+    callbacks: list[Stateful] = [one for one in callbacks_of(trainer) if is_hooked(one, hooks)]
+    if not callbacks and not is_hooked(trainer.lightning_module, hooks):
         return None
     return [*callbacks, *with_averages(trainer.optimizers)]
 
@@ -128,8 +128,9 @@ def with_averages(objects: Iterable[object]) -> list[Stateful]:
     return [one for one in optimizers if isinstance(one, Optimizer) and _package(type(one)) != "torch"]
 
 
-def _is_hooked(one: object, hooks: Sequence[str]) -> bool:
-    return any(_package(getattr(one, hook, _is_hooked)) not in _PACKAGES for hook in hooks)
+def is_hooked(one: object, hooks: Sequence[str]) -> bool:
+    """Whether a module or a callback has one of ``hooks`` from the script, or from a library that it uses."""
+    return any(_package(getattr(one, hook, is_hooked)) not in _PACKAGES for hook in hooks)
 
 
 def _package(one: object) -> str:
@@ -144,7 +145,8 @@ def _shards(module: nn.Module) -> bool:
     return isinstance(module, FullyShardedDataParallel)
 
 
-def _on_cpu(state: Mapping[str, object]) -> StateDict:
+def kept_on_cpu(state: Mapping[str, object]) -> StateDict:
+    """A copy of a state, for :func:`given_back`."""
     return cast("StateDict", tree_map_only(Tensor, _kept, dict(state)))
 
 
@@ -152,7 +154,8 @@ def _kept(tensor: Tensor) -> _Kept:
     return _Kept(tensor.detach().to("cpu", copy=True), tensor.device)
 
 
-def _on_devices(state: StateDict) -> StateDict:
+def given_back(state: StateDict) -> StateDict:
+    """A copy of what :func:`kept_on_cpu` has returned, where it was."""
     return cast("StateDict", tree_map_only(_Kept, lambda kept: kept.tensor.to(kept.device, copy=True), state))
 
 

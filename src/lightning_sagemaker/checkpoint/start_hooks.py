@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a checkpoint has, and the script's hooks of a start: these may overwrite it, or an epoch may need them again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from lightning_sagemaker._compat.in_job import call_module
+from lightning_sagemaker._compat.trainer import callbacks_of
+from lightning_sagemaker._lightning import Callback, rank_zero_info
+from lightning_sagemaker.checkpoint.own_weights import OwnWeights, given_back, hooked, is_hooked, kept_on_cpu
+from lightning_sagemaker.checkpoint.random_state import RandomState, random_state, restore_random_state
+
+if TYPE_CHECKING:
+    from lightning_sagemaker._compat.loops import LoopEvents
+    from lightning_sagemaker._types import DataFetcher, StateDict, Trainer
+
+_EPOCH = "on_train_epoch_start"
+_HOOKS = ("on_fit_start", "on_sanity_check_start", "on_sanity_check_end", "on_train_start", _EPOCH)
+
+
+class StartHooks:
+    """A run that was not interrupted does not call a start's hooks where one resumes: they change nothing that was loaded.
+
+    Those of an epoch's beginning are called again, with its random numbers, as they may set what no checkpoint holds: the
+    epoch of a dataset, a loss. All that is in the checkpoint is restored after them.
+
+    Args:
+        trainer: Whose fit it is.
+        events: Events of the fit.
+        is_resumed: Whether the fit goes on from a checkpoint of ours. If the script names it, hooks may mean to change it.
+
+    Attributes:
+        random: States of the random number generators at the epoch's beginning, if it has hooks.
+        is_due: Whether the fit resumes within an epoch.
+        joins: Whether this process joins others, with what it got from them.
+
+    """
+
+    def __init__(self, trainer: Trainer, events: LoopEvents, is_resumed: Callable[[], bool]) -> None:
+        self._trainer, self._is_resumed = trainer, is_resumed
+        self._own: OwnWeights | None = None
+        self._callbacks: list[tuple[Callback, StateDict]] = []
+        self._groups: list[list[StateDict]] = []
+        self.random: RandomState | None = None
+        self.is_due = self.joins = False
+        events.checkpoint_is_loaded.append(self._take)
+        events.optimizers_are_loaded.append(self._take_groups)
+        events.epoch_is_next.append(self._begin_epoch)
+
+    def _take(self) -> None:
+        trainer = self._trainer
+        if trainer.ckpt_path is not None or not self._is_resumed() or hooked(trainer, _HOOKS) is None:
+            return
+        self._own = OwnWeights([trainer.lightning_module])
+        states = (trainer._checkpoint_connector._loaded_checkpoint or {}).get("callbacks", {})
+        own = [one for one in callbacks_of(trainer) if is_hooked(one, _HOOKS) and one.state_key in states]
+        self._callbacks = [(one, kept_on_cpu(states[one.state_key])) for one in own]
+
+    def _take_groups(self) -> None:
+        if self._own is not None:
+            self._groups = [[_numbers(group) for group in one.param_groups] for one in self._trainer.optimizers]
+
+    def _begin_epoch(self) -> None:
+        self.random = random_state() if hooked(self._trainer, (_EPOCH,)) is not None else None
+
+    def enter(self, fetcher: DataFetcher | None, random: RandomState | None) -> None:
+        """Begin to read data, and call the hooks of the epoch's beginning, if they are due.
+
+        Workers that outlive epochs have the dataset of the first one: they are started before.
+
+        Args:
+            fetcher: Of the training's batches; None where the next epoch makes its iterator.
+            random: :attr:`random` of this rank then; None if it is not known.
+
+        """
+        loaders = self._trainer.fit_loop._combined_loader
+        outlive = loaders is not None and any(getattr(one, "persistent_workers", False) for one in loaders.flattened)
+        self.random = random
+        if self.joins and hooked(self._trainer, (_EPOCH,)) is not None:
+            self._own = OwnWeights([self._trainer.lightning_module])
+            self._take_groups()
+        self.joins = False
+        if not outlive:
+            self._call_again()
+        if fetcher is not None:
+            iter(fetcher)
+        self._call_again()
+        self._undo()
+
+    def _call_again(self) -> None:
+        is_due, self.is_due, trainer = self.is_due and self._own is not None, False, self._trainer
+        if not is_due:
+            return
+        if self.random is not None:
+            restore_random_state(self.random)
+        for callback in callbacks_of(trainer):
+            if is_hooked(callback, (_EPOCH,)):
+                callback.on_train_epoch_start(trainer, trainer.lightning_module)
+        if is_hooked(trainer.lightning_module, (_EPOCH,)):
+            call_module(trainer, _EPOCH)
+
+    def _undo(self) -> None:
+        """After all of them: weights, the states of callbacks and the optimizers' settings are the checkpoint's."""
+        own, self._own, callbacks, self._callbacks = self._own, None, self._callbacks, []
+        groups, self._groups = self._groups, []
+        if own is None:
+            return
+        changed = ["weights"] if own.are_exchanged() else []
+        own.load()
+        for callback, state in callbacks:
+            callback.load_state_dict(given_back(state))
+        for optimizer, kept in zip(self._trainer.optimizers, groups, strict=False):
+            for group, numbers in zip(optimizer.param_groups, kept, strict=False):
+                changed += ["optimizer's settings"] if numbers != _numbers(group) else []
+                group.update(numbers)
+        if changed:
+            rank_zero_info(
+                f"A hook of the start, such as on_train_start, has changed the {' and the '.join(dict.fromkeys(changed))}:"
+                " they are the checkpoint's again."
+            )
+
+
+def _numbers(group: Mapping[str, object]) -> StateDict:
+    """What hooks set: rates, momenta. Others may be tensors, which cannot be compared so."""
+    return {name: value for name, value in group.items() if isinstance(value, (int, float, tuple))}
