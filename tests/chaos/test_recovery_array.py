@@ -14,7 +14,7 @@ from tests.chaos.recovery_array import FIXED, LEVELS, SPACES, run_case
 
 CHOSEN = (
     ("in job", {"data": "collate", "workers": 1, "persistent": True, "evaluates": "persistent", "phase": "train_step"}),
-    ("in job", {"extra": "loads_averages", "phase": "validation"}),
+    ("in job", {"extra": "loads_averages", "phase": "validation", "model": "dropout"}),
     ("in job", {"extra": "exchanges_values", "phase": "validation", "ranks": 3, "to": "last_rank"}),
     ("in job", {"extra": "exchanges_pointers", "phase": "validation", "again": True}),
     ("restarts", {"extra": "ema", "checkpoint": "every_steps", "phase": "epoch_end", "to": "last_rank"}),
