@@ -87,6 +87,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     ),
     "{pytorch}.trainer.connectors.logger_connector.result:_ResultCollection": (),
     "{pytorch}.trainer.connectors.logger_connector.result:_ResultMetric": (),
+    "{pytorch}.trainer.connectors.checkpoint_connector:_CheckpointConnector": ("_loaded_checkpoint",),
     "{pytorch}.trainer.trainer:Trainer": ("_checkpoint_connector", "_logger_connector", "_signal_connector"),
     "{pytorch}.utilities.combined_loader:CombinedLoader": ("_iterator",),
     "{pytorch}.utilities.combined_loader:_ModeIterator": ("_idx",),

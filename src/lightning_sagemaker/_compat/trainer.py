@@ -12,6 +12,7 @@ if TYPE_CHECKING:
         LightningDataModule,
         ProcessedTracker,
         ReadyCompletedTracker,
+        StateDict,
         Trainer,
     )
 
@@ -32,6 +33,12 @@ def whole_checkpoint(trainer: Trainer) -> Checkpoint:
     """What the Trainer would write into a checkpoint now. Collective."""
     found: Checkpoint = trainer._checkpoint_connector.dump_checkpoint(weights_only=False)
     return found
+
+
+def loaded_callback_states(trainer: Trainer) -> dict[str, StateDict]:
+    """States of callbacks, by their keys, in the checkpoint that is being loaded."""
+    loaded = trainer._checkpoint_connector._loaded_checkpoint or {}
+    return cast("dict[str, StateDict]", loaded.get("callbacks", {}))
 
 
 def log_interval(trainer: Trainer) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from lightning_sagemaker._compat.in_job import call_module
-from lightning_sagemaker._compat.trainer import callbacks_of
+from lightning_sagemaker._compat.trainer import callbacks_of, loaded_callback_states
 from lightning_sagemaker._lightning import Callback, rank_zero_info
 from lightning_sagemaker.checkpoint.own_weights import OwnWeights, given_back, hooked, is_hooked, kept_on_cpu
 from lightning_sagemaker.checkpoint.random_state import RandomState, random_state, restore_random_state
@@ -54,7 +54,7 @@ class StartHooks:
         if trainer.ckpt_path is not None or not self._is_resumed() or hooked(trainer, _HOOKS) is None:
             return
         self._own = OwnWeights([trainer.lightning_module])
-        states = (trainer._checkpoint_connector._loaded_checkpoint or {}).get("callbacks", {})
+        states = loaded_callback_states(trainer)
         own = [one for one in callbacks_of(trainer) if is_hooked(one, _HOOKS) and one.state_key in states]
         self._callbacks = [(one, kept_on_cpu(states[one.state_key])) for one in own]
 
