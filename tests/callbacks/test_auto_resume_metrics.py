@@ -170,6 +170,8 @@ def test_after_a_validation_that_is_done_again_the_learning_rate_follows_it(tmp_
     before, _ = train_validated(tmp_path / "parts", SignalInValidation(1), kind=Plateau, max_epochs=3)
     after, after_rows = train_validated(tmp_path / "parts", kind=Plateau, max_epochs=3)
     assert [event[1] for event in whole if event[0] == "rate"] == [0.1, 0.1, 0.05]
+    again, *after = after
+    assert again == ("rate", 0.1)  # the hook of the epoch's beginning is called once more
     assert [*before, *after] == whole
     assert after_rows == rows[1:]
 
