@@ -246,7 +246,7 @@ chaos: $(VENV)/dev .containers/mlflow ## 300 kinds of runs, interrupted and comp
 	$(BIN)/python -m tests.chaos.run --cases 200
 	$(BIN)/python -m tests.chaos.tracked --cases 50
 
-chaos-recovery: $(VENV)/dev ## 200 faults in jobs that recover in themselves, and 321 kinds of jobs with one or two, compared with ones left alone; two hours
+chaos-recovery: $(VENV)/dev ## 200 faults in jobs that recover in themselves, and 358 kinds of jobs with one or two, compared with ones left alone; two hours
 	$(BIN)/python -m tests.chaos.recovery --faults 200
 	$(BIN)/python -m tests.chaos.recovery_array --kind all
 	$(BIN)/python -m tests.chaos.recovery_array --kind fabric

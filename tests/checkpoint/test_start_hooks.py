@@ -7,6 +7,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from torch.utils.data import DataLoader
 
 from lightning_sagemaker import AutoResume
+from lightning_sagemaker.checkpoint import own_weights
 
 
 class Module(LightningModule):
@@ -52,3 +53,12 @@ def test_a_script_that_names_its_checkpoint_may_change_what_it_begins_with(tmp_p
     later = _fit(tmp_path / "second", 2, str(tmp_path / "first" / "last.ckpt"))
     assert [step for step, *_ in later] == [step for step, *_ in alone[3:]]
     assert later[0] == (3, [[1.0, 1.0]], 0.5) != alone[3]
+
+
+def test_weights_of_which_there_is_no_copy_are_said_to_have_changed(tmp_path, monkeypatch, recwarn):
+    """As sharded ones."""
+    _fit(tmp_path, 1)
+    monkeypatch.setattr(own_weights, "_is_entire", lambda _: False)
+    begins = _fit(tmp_path, 2)
+    assert begins[0] == (3, [[1.0, 1.0]], 0.25)
+    assert sum("has changed the weights" in str(one.message) for one in recwarn) == 1

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from lightning_sagemaker._compat.in_job import call_module
 from lightning_sagemaker._compat.trainer import callbacks_of, loaded_callback_states
-from lightning_sagemaker._lightning import Callback, rank_zero_info
+from lightning_sagemaker._lightning import Callback, rank_zero_info, rank_zero_warn
 from lightning_sagemaker.checkpoint.own_weights import OwnWeights, given_back, hooked, is_hooked, kept_on_cpu
 from lightning_sagemaker.checkpoint.random_state import RandomState, random_state, restore_random_state
 
@@ -107,8 +107,13 @@ class StartHooks:
         groups, self._groups = self._groups, []
         if own is None:
             return
-        changed = ["weights"] if own.are_exchanged() else []
+        changed = ["weights"] if own.are_exchanged() and own.are_kept else []
         own.load()
+        if own.are_exchanged():
+            rank_zero_warn(
+                "A hook of the start, such as on_train_start, has changed the weights of the checkpoint that the run resumes"
+                " from, and there is no copy of sharded ones. HINT: change them in configure_model."
+            )
         for callback, state in callbacks:
             callback.load_state_dict(given_back(state))
         for optimizer, kept in zip(self._trainer.optimizers, groups, strict=False):
