@@ -72,7 +72,7 @@ class StartHooks:
 
         Args:
             fetcher: Of the training's batches; None where the next epoch makes its iterator.
-            random: :attr:`random` of this rank then; None if it is not known.
+            random: This rank's :attr:`random` when the checkpoint was saved; None if it is not known.
 
         """
         loaders = self._trainer.fit_loop._combined_loader
