@@ -71,7 +71,7 @@ class StartHooks:
         Workers that outlive epochs have the dataset of the first one: they are started before.
 
         Args:
-            fetcher: Of the training's batches; None where the next epoch makes its iterator.
+            fetcher: The one for training; None where the next epoch makes its iterator.
             random: This rank's :attr:`random` when the checkpoint was saved; None if it is not known.
 
         """
