@@ -67,6 +67,10 @@ class Net(LightningModule):
 
     def on_train_epoch_start(self):
         self.weight = Weight(self.current_epoch)
+        if torch.distributed.is_initialized():
+            torch.distributed.barrier()
+            torch.distributed.all_reduce(self.weight.value)
+            self.weight.value /= torch.distributed.get_world_size()
 
     def training_step(self, batch, batch_idx):
         self.strike.reach(self.trainer, "train_step")

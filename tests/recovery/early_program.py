@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A training that agrees on things before its first step; each rank kills itself once. Its arguments: folder, kind."""
+"""A training that agrees on things before its first step, or in each epoch; each rank kills itself once: FOLDER KIND."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ from lightning_sagemaker import InterruptibleLoop, SMDDPFSDPStrategy
 
 FOLDER, KIND = Path(sys.argv[1]), sys.argv[2]
 RANK, RANKS = int(os.environ["RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
-DATA = TensorDataset(torch.arange(400.0).reshape(400, 1) / 400, torch.arange(400))
-DEATHS = {8: 0, 20: 1}
+EPOCHS = 2 if KIND == "epochs" else 1
+DATA = TensorDataset(torch.arange(400.0 / EPOCHS).reshape(-1, 1) / 400, torch.arange(400 // EPOCHS))
+DEATHS = {8: 0, 33 if KIND == "epochs" else 20: 1}
 
 
 def own(name: str) -> dict[str, object]:
@@ -80,10 +81,22 @@ class Module(LightningModule):
         mine = counts(self.global_rank, self.trainer.world_size).to(self.device)
         self.found["gathered"] = self.all_gather(mine).tolist()  # type: ignore[union-attr]
 
+    def on_train_epoch_start(self) -> None:
+        if KIND != "epochs":
+            return
+        dist.barrier()
+        everyone: list[object] = [None] * dist.get_world_size()
+        dist.all_gather_object(everyone, own("epoch"))
+        total = torch.tensor([os.getpid(), self.current_epoch])
+        dist.all_reduce(total)
+        self.found["epoch"] = [everyone, into_one(), total.tolist()]
+
     def train_dataloader(self) -> DataLoader[Any]:
         return DataLoader(DATA, 8 // self.trainer.world_size, sampler=DistributedSampler(DATA, seed=5))
 
     def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        if KIND == "epochs":
+            self.all_gather(batch[1])  # such a step waits for the replacement, which so joins within an epoch
         note(self.global_step, batch[1], **self.found)
         return self.net(batch[0]).square().mean()  # type: ignore[no-any-return]
 
@@ -131,4 +144,4 @@ if __name__ == "__main__":
             "enable_checkpointing": False,
         }
         strategy = SMDDPFSDPStrategy(hybrid_shard_degree=2) if KIND == "sharded" else "sagemaker"
-        Trainer(strategy=strategy, accelerator="cpu", devices=RANKS, max_epochs=1, **quiet).fit(Module())
+        Trainer(strategy=strategy, accelerator="cpu", devices=RANKS, max_epochs=EPOCHS, **quiet).fit(Module())

@@ -19,25 +19,30 @@ from tests.recovery.test_replicas import needs_reset
 PROGRAM = Path(__file__).parent / "early_program.py"
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="ranks are supervised on Linux")
-@pytest.mark.parametrize(
-    ("kind", "ranks"),
-    [("trainer", 2), ("fabric", 2), pytest.param("sharded", 4, marks=[pytest.mark.slow, needs_reset])],
-)
-def test_a_replacement_finds_what_the_ranks_had_agreed_on(kind, ranks, tmp_path):
+def run(folder, kind, ranks, second):
+    """What the ranks have noted, and what was printed."""
     command = [sys.executable, "-m", "lightning_sagemaker.cli", "supervise", "--processes", str(ranks)]
     done = subprocess.run(
-        [*command, str(PROGRAM), str(tmp_path), kind],
+        [*command, str(PROGRAM), str(folder), kind],
         capture_output=True,
         text=True,
         timeout=180,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert (tmp_path / "died-8").exists()
-    assert (tmp_path / "died-20").exists()
-    files = [tmp_path / f"rank-{rank}.jsonl" for rank in range(ranks)]
-    rows = [json.loads(row) for file in files for row in file.read_text().splitlines()]
+    assert (folder / "died-8").exists()
+    assert (folder / f"died-{second}").exists()
+    files = [folder / f"rank-{rank}.jsonl" for rank in range(ranks)]
+    return [json.loads(row) for file in files for row in file.read_text().splitlines()], done.stdout
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="ranks are supervised on Linux")
+@pytest.mark.parametrize(
+    ("kind", "ranks"),
+    [("trainer", 2), ("fabric", 2), pytest.param("sharded", 4, marks=[pytest.mark.slow, needs_reset])],
+)
+def test_a_replacement_finds_what_the_ranks_had_agreed_on(kind, ranks, tmp_path):
+    rows, said = run(tmp_path, kind, ranks, 20)
     steps = {step: {one for number, samples, _ in rows if number == step for one in samples} for step, *_ in rows}
     assert sorted(one for step in steps.values() for one in step) == list(range(400))
     assert {len(samples) for _, samples, _ in rows} == {8 // ranks}
@@ -48,7 +53,18 @@ def test_a_replacement_finds_what_the_ranks_had_agreed_on(kind, ranks, tmp_path)
     assert sum(first["setup"]) == 400
     assert [one["each"][0] for one in first["each"]] == [str(rank) for rank in range(ranks)]
     assert first["name"]["name"].startswith("0-")
-    assert "has no result" not in done.stdout
+    assert "has no result" not in said
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="ranks are supervised on Linux")
+def test_a_replacement_finds_what_the_ranks_agreed_on_when_the_epoch_began(tmp_path):
+    rows, said = run(tmp_path, "epochs", 2, 33)
+    for epoch in range(2):
+        found = [facts["epoch"] for step, _, facts in rows if step // 25 == epoch]
+        assert len(found) == 2 * 25 + 2  # the step within which one died is repeated by both
+        assert all(one == found[0] for one in found)
+        assert found[0][2][1] == 2 * epoch
+    assert "has no result" not in said
 
 
 @pytest.fixture

@@ -106,7 +106,7 @@ class InterruptibleLoop:
         self._votes = AsyncMaxReduce(None)
         self._training, self._evaluation = Pace(overhead), Pace(overhead)
         self._watch: Watch | None = None
-        self._stops = self._saves = self._within = False
+        self._stops = self._saves = self._within = self._has_said = False
         self._saved_at = 0.0
 
     @property
@@ -194,14 +194,20 @@ class InterruptibleLoop:
         self._votes.ask([-len(loader) if isinstance(loader, Sized) else 0])
         fewest = -int((self._votes.read() or [0.0])[0])
         self._votes.ask([float(not self._state.weights.can_go_back())])
-        waits = self._within or any(self._votes.read() or [0.0])
+        lacks = any(self._votes.read() or [0.0])
+        if lacks and not self._has_said:
+            self._has_said = True
+            rank_zero_info(
+                "The weights of an evaluation are not those of the training, of which there is no copy: a stop waits for its"
+                " end. There will be one for the next evaluation, unless they are sharded."
+            )
         self._evaluation.begin(0)
         try:
             for number, batch in enumerate(loader, 1):
                 yield batch
                 if number <= fewest:
                     self._check(self._evaluation, number)
-                if self._stops and not waits:
+                if self._stops and not self._within and not lacks:
                     self._state.go_back()
                     self._stop()
         finally:

@@ -57,6 +57,7 @@ class FitState:
         found: The checkpoint to resume from, and whether only data is loaded from it.
         complete: Called with the states of all ranks; returns those to write.
         exchanged: The weights that hooks exchange for a validation.
+        start: The script's hooks of the start, and of an epoch's beginning.
         modules: A walk over the module that is trained.
         attributes: Plain attributes of the script's own classes.
 
@@ -74,7 +75,7 @@ class FitState:
         self._before_validation: RankState | None = None
         self._held: RankState | None = None
         self._loaded: FitEntry | None = None
-        self._start = StartHooks(trainer, events, lambda: self._loaded is not None)
+        self.start = StartHooks(trainer, events, lambda: self._loaded is not None)
         self._noted: Noted | None = None
         self._runs = self._has_tried = False
         events.loaders_made.append(self.loaders.watch_training)
@@ -201,7 +202,7 @@ class FitState:
         taken = batch.ready if phase_of(trainer, self._events) is not Phase.AMID else batch.completed
         return {
             "random": random_state(),
-            "epoch_random": self._start.random,
+            "epoch_random": self.start.random,
             "metrics": metric_states(children, loop._results, loop.val_loop._results),
             "memory": trainer_memory(trainer),
             "loaders": self.loaders.positions(taken),
@@ -222,7 +223,6 @@ class FitState:
     def prepare_alone(self) -> None:
         """Do what a fit does before its first epoch, without a collective: the ranks that this one joins have done it."""
         self.loaders.defer(True)
-        self._start.joins = True
         self._trainer.fit_loop.setup_data()
         self._trainer.fit_loop.on_run_start()
 
@@ -281,7 +281,7 @@ class FitState:
         self.attributes.begin()
         if fetcher is not None and phase is not Phase.BETWEEN:
             begin_epoch_again(trainer)
-            self._start.is_due = True
+            self.start.is_due = True
         if "own" in loaded:
             self._find_place(loaded, loaded["own"], fetcher)
             self._restore(loaded["own"], phase)
@@ -296,7 +296,7 @@ class FitState:
                     f"Each sample of the epoch is seen once, in other steps. {said}"
                 )
         else:
-            self._start.enter(None, None)
+            self.start.enter(None, None)
             restore_from_other_ranks(trainer, self.loaders, self.attributes, loaded, fetcher)
         if phase is Phase.AMID:
             rank_zero_info(
@@ -309,7 +309,7 @@ class FitState:
         self.loaders.seek(own["loaders"], restart=fetcher is None)
         if fetcher is not None:
             self.loaders.keep_deal(loaded, own["loaders"])
-        self._start.enter(fetcher, own.get("epoch_random"))
+        self.start.enter(fetcher, own.get("epoch_random"))
         if fetcher is not None:
             self.loaders.count_cycles(own.get("batches", loaded.get("batches", 0)), own["loaders"])
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _PACKAGES = ("lightning", "pytorch_lightning", "lightning_sagemaker")
 """Whose hooks exchange nothing; Lightning's averages are exchanged back by ``swap_averages``."""
 _TENSORS, _ELEMENTS = 16, 256
-"""How much of a module is compared: averages differ from weights nearly everywhere."""
+"""How much of a module is compared, at least: averages differ from weights nearly everywhere."""
 
 
 class Stateful(Protocol):

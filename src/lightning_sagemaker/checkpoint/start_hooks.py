@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
 from lightning_sagemaker._compat.in_job import call_module
@@ -34,7 +35,7 @@ class StartHooks:
     Attributes:
         random: States of the random number generators at the epoch's beginning, if it has hooks.
         is_due: Whether the fit resumes within an epoch.
-        joins: Whether this process joins others, with what it got from them.
+        joins: In a process that joins others, with what it got from them, makes the context of an epoch's hooks.
 
     """
 
@@ -44,7 +45,8 @@ class StartHooks:
         self._callbacks: list[tuple[Callback, StateDict]] = []
         self._groups: list[list[StateDict]] = []
         self.random: RandomState | None = None
-        self.is_due = self.joins = False
+        self.is_due = False
+        self.joins: Callable[[], AbstractContextManager[None]] | None = None
         events.checkpoint_is_loaded.append(self._take)
         events.optimizers_are_loaded.append(self._take_groups)
         events.epoch_is_next.append(self._begin_epoch)
@@ -78,15 +80,15 @@ class StartHooks:
         loaders = self._trainer.fit_loop._combined_loader
         outlive = loaders is not None and any(getattr(one, "persistent_workers", False) for one in loaders.flattened)
         self.random = random
-        if self.joins and hooked(self._trainer, (_EPOCH,)) is not None:
+        if self.joins is not None and hooked(self._trainer, (_EPOCH,)) is not None:
             self._own = OwnWeights([self._trainer.lightning_module])
             self._take_groups()
-        self.joins = False
         if not outlive:
             self._call_again()
         if fetcher is not None:
             iter(fetcher)
         self._call_again()
+        self.joins = None
         self._undo()
 
     def _call_again(self) -> None:
@@ -95,11 +97,12 @@ class StartHooks:
             return
         if self.random is not None:
             restore_random_state(self.random)
-        for callback in callbacks_of(trainer):
-            if is_hooked(callback, (_EPOCH,)):
-                callback.on_train_epoch_start(trainer, trainer.lightning_module)
-        if is_hooked(trainer.lightning_module, (_EPOCH,)):
-            call_module(trainer, _EPOCH)
+        with nullcontext() if self.joins is None else self.joins():
+            for callback in callbacks_of(trainer):
+                if is_hooked(callback, (_EPOCH,)):
+                    callback.on_train_epoch_start(trainer, trainer.lightning_module)
+            if is_hooked(trainer.lightning_module, (_EPOCH,)):
+                call_module(trainer, _EPOCH)
 
     def _undo(self) -> None:
         """After all of them: weights, the states of callbacks and the optimizers' settings are the checkpoint's."""

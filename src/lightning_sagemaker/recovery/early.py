@@ -3,7 +3,8 @@
 
 A script may count its classes over all ranks, or agree on a folder, before its first step. Those who train keep the results
 in their stores, by the line that has called; the replacement runs the same lines, and reads them. What libraries call there
-themselves is left to the replacement's group of one process.
+themselves is left to the replacement's group of one process. The same for the hooks of the beginning of the current epoch,
+which a replacement calls when it joins within one.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ import torch.distributed as dist
 from lightning_sagemaker._compat.default_group import another_default_group, done, fill, tensors_in, watch_results
 from lightning_sagemaker.recovery.wire import Info
 
-_PREFIX, _SIZE, _ENDED = "early/", "early-size", "early-ended"
+_SIZE, _ENDED = "size", "ended"
 _MOST = 64 << 20
 """Bytes of results that a rank keeps; they are counts, names and sizes."""
 _PATIENCE = 60.0
@@ -82,6 +83,7 @@ class EarlyResults:
 
     Args:
         store: What this rank serves to others.
+        part: Name of the part of the job: before the training, or an epoch.
 
     Attributes:
         world_size: Ranks that began together: more may have joined since, where hosts do.
@@ -90,8 +92,9 @@ class EarlyResults:
 
     world_size = 1
 
-    def __init__(self, store: dist.Store) -> None:
-        self._store, self._active = store, ExitStack()
+    def __init__(self, store: dist.Store, part: str = "early") -> None:
+        self._store, self._active, self._part = store, ExitStack(), part
+        self._keys: set[str] = set()
         self._calls, self._left, self._is_active = Counter[str](), _MOST, False
 
     def record(self, world_size: int) -> None:
@@ -112,8 +115,8 @@ class EarlyResults:
             peers: Facts of those who train.
 
         """
-        kept = _Kept(peers)
-        world_size = int(kept.get(_SIZE) or 1)
+        kept = _Kept(peers, f"{self._part}/{_ENDED}")
+        world_size = int(kept.get(f"{self._part}/{_SIZE}") or 1)
 
         def instead(name: str, *arguments: object, **keywords: object) -> object:
             line = line_of_script()
@@ -130,17 +133,27 @@ class EarlyResults:
     def _begin(self, end: Callable[[], None], world_size: int) -> None:
         self._active.callback(end)
         self._is_active, self.world_size = True, world_size
-        self._store.set(_SIZE, str(world_size))
+        self._set(f"{self._part}/{_SIZE}", str(world_size))
 
     def end(self) -> None:
         """The first step begins, or the rank joins the others."""
         if self._is_active:
             self._is_active = False
             self._active.close()
-            self._store.set(_ENDED, "1")
+            self._set(f"{self._part}/{_ENDED}", "1")
+
+    def forget(self) -> None:
+        """Nobody asks for them any more."""
+        self.end()
+        for key in self._keys:
+            self._store.delete_key(key)
+
+    def _set(self, key: str, value: str) -> None:
+        self._keys.add(key)
+        self._store.set(key, value)
 
     def _key(self, line: str, name: str) -> str:
-        call = f"{_PREFIX}{line}:{name}"
+        call = f"{self._part}/{line}:{name}"
         self._calls[call] += 1
         return f"{call}:{self._calls[call]}"
 
@@ -152,7 +165,7 @@ class EarlyResults:
             return self.end()
         file = io.BytesIO()
         torch.save([one.detach().cpu().clone() for one in results], file)
-        self._store.set(self._key(line, name), base64.b64encode(file.getvalue()).decode())
+        self._set(self._key(line, name), base64.b64encode(file.getvalue()).decode())
 
     def _answer(self, kept: _Kept, line: str, name: str, arguments: tuple[object, ...]) -> bool:
         key = self._key(line, name)
@@ -165,15 +178,15 @@ class EarlyResults:
             return False
         for place, one in zip(places, found, strict=True):
             place.detach().copy_(one)
-        self._store.set(key, content)  # for the next replacement
+        self._set(key, content)  # for the next replacement
         return True
 
 
 class _Kept:
     """The stores of those who train."""
 
-    def __init__(self, peers: list[Info]) -> None:
-        self._peers = list(peers)
+    def __init__(self, peers: list[Info], ended: str) -> None:
+        self._peers, self._ended = list(peers), ended
         self._store: dist.Store | None = None
 
     def get(self, key: str) -> str | None:
@@ -186,7 +199,7 @@ class _Kept:
                     self._store = dist.TCPStore(
                         peer["host"], peer["store"], None, False, _TO_CONNECT, wait_for_workers=False
                     )
-                ended = self._store.check([_ENDED])
+                ended = self._store.check([self._ended])
                 if self._store.check([key]):
                     return bytes(self._store.get(key)).decode()
             except RuntimeError:  # it is lost, too
@@ -210,7 +223,7 @@ def _place(number: int, world_size: int) -> tuple[int, int] | None:
 def _warn(number: int, line: str, name: str) -> None:
     print(
         f"lightning-sagemaker: rank {number} replaces another, and has no result of {name.strip('_')} in {line}, which the"
-        " others called before training: its result is this rank's alone. HINT: use all_reduce, all_gather or broadcast"
+        " others called before it joined: its result is this rank's alone. HINT: use all_reduce, all_gather or broadcast"
         " there.",
         flush=True,
     )

@@ -95,6 +95,7 @@ class RecoveringFit(Callback):
         if trainer.fit_loop._combined_loader is not None:  # made already, by a schedule that asked for their length
             self._deal(trainer.fit_loop._combined_loader)
         events.epoch_is_next.append(lambda: self._hold(Moment.EPOCH))
+        events.epoch_is_next.append(lambda: self._rank.begin_epoch(trainer.current_epoch))
         events.weights_are_next.append(self._leave_state)
         events.module_is_done.insert(0, self._before_saves)
         events.batch_hooks_are_over.append(self._end_hooks)
@@ -149,7 +150,7 @@ class RecoveringFit(Callback):
             RanksChanged: If others are to train on it.
 
         """
-        self._rank.early.end()
+        self._rank.end_early()
         if self._end is not None:
             self._save_and_end(self._end)
         if self._changes or self._member.changed:
@@ -212,6 +213,7 @@ class RecoveringFit(Callback):
     def _run(self, run: Callable[[], None]) -> None:
         assert self._held is not None
         if self._rank.joins:
+            self._held.fit_state.start.joins = lambda: self._rank.answered(self._trainer.current_epoch)
             self._held.fit_state.prepare_alone()
             self._take_part()
             self._held.request_loaders()
@@ -303,8 +305,6 @@ class RecoveringFit(Callback):
         path = f"{checkpoint_folder(trainer, None)}/{name_of(trainer.global_step)}"
         trainer.save_checkpoint(path, weights_only=False)
         raise end_of_job(end, self._world_size, path)
-
-    # Data
 
     def _deal(self, combined: Any) -> None:
         with restarting_instead(self._member, self._is_asked):

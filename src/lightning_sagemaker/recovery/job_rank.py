@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -58,20 +60,48 @@ class JobRank:
         self.seed = int(info["seed"] if self.joins else reply["infos"][0]["seed"])
         self._form(reply, 0 if self.joins else reply["quorum"])
         self.early = EarlyResults(self._group.store)
+        self._of_epoch: EarlyResults | None = None
         if self.joins:
             self.early.replay(number, reply["peers"])
         else:
             self.early.record(len(self.order))
 
+    def begin_epoch(self, epoch: int) -> None:
+        """Keep what the script's hooks of an epoch's beginning get from collectives, until its first batch."""
+        self._of(epoch).record(len(self.order))
+
+    @contextmanager
+    def answered(self, epoch: int) -> Iterator[None]:
+        """Within it collectives of the script give what the others got when they began an epoch."""
+        self._of(epoch).replay(self.number, self._others)
+        try:
+            yield
+        finally:
+            self.end_early()
+
+    def _of(self, epoch: int) -> EarlyResults:
+        self.end_early()
+        if self._of_epoch is not None:
+            self._of_epoch.forget()
+        self._of_epoch = EarlyResults(self._group.store, f"epoch-{epoch}")
+        return self._of_epoch
+
+    def end_early(self) -> None:
+        """The first step begins, of the training or of an epoch, or the rank joins the others."""
+        if self._of_epoch is not None:
+            self._of_epoch.end()
+        self.early.end()
+
     def form(self, reply: wire.Reply) -> None:
         """Create the default group of a quorum. Collective over its ranks."""
-        self.early.end()
+        self.end_early()
         self._form(reply, reply["quorum"])
         self.joins = False
 
     def _form(self, reply: wire.Reply, quorum: int) -> None:
         order = self.order = reply["order"]
         number, member, replicas = order.index(self.number), self.member, self.replicas
+        self._others = [info for rank, info in zip(order, reply["infos"], strict=True) if rank != self.number]
         self._group.form(
             self._backend,
             quorum,
