@@ -75,6 +75,7 @@ def test_goes_on_as_if_it_had_been_left_alone(name, reference, tmp_path):
     code = start(tmp_path, case, 0)
     assert code != 0
     assert not (tmp_path / "done").exists()
+    assert ("a stop waits for its" in (tmp_path / "log").read_text()) is case["averages"]
     seen = [len(lines_of(tmp_path, rank)) for rank in range(case["ranks"])]
     assert 0 < min(seen) < EPOCHS * (BATCHES + 1)
     assert start(tmp_path, case, 1) == 0, (tmp_path / "log").read_text()
