@@ -105,7 +105,7 @@ def _conflicts(
     groups = np.flatnonzero(np.r_[True, np.diff(all_keys[order]) != 0])
     ends = np.r_[groups[1:], len(order)]
     several = np.flatnonzero(codes[order[groups]] != codes[order[ends - 1]])  # sorted: the first and the last differ
-    firsts = sorted((int(order[groups[group] : ends[group]].min()), int(group)) for group in several)
+    firsts = sorted((int(np.min(order[groups[group] : ends[group]])), int(group)) for group in several)
     names = list(numbers)
     begins = np.cumsum([0, *(len(values) for values in labels.values())])
     examples = []
