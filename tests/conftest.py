@@ -3,6 +3,7 @@
 
 import gc
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -34,6 +35,11 @@ _CONTRACT_PREFIXES = (
 )
 _CONTRACT_NAMES = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "NODE_RANK", "CURRENT_HOST"}
 _CONTRACT_NAMES |= {"MASTER_ADDR", "MASTER_PORT", "TRAINING_JOB_NAME", "TRAINING_JOB_ARN"}
+
+
+if sys.version_info >= (3, 14) and sys.platform == "linux":
+    # Loader workers come from a fork server there. It imports a script's main module, but pytest has none that imports torch.
+    multiprocessing.set_forkserver_preload(["torch", "lightning.pytorch"])
 
 
 def is_contract_variable(name: str) -> bool:
