@@ -38,7 +38,7 @@ _CONTRACT_NAMES |= {"MASTER_ADDR", "MASTER_PORT", "TRAINING_JOB_NAME", "TRAINING
 
 
 if sys.version_info >= (3, 14) and sys.platform == "linux":
-    # Loader workers come from a fork server there. It imports a script's main module, but pytest has none that imports torch.
+    # Loader workers come from a fork server there; it imports the main module, and that of pytest does not import torch.
     multiprocessing.set_forkserver_preload(["torch", "lightning.pytorch"])
 
 

@@ -7,7 +7,7 @@ from lightning.pytorch import LightningModule, Trainer
 from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_sagemaker import AutoResume
-from lightning_sagemaker.checkpoint.resume import STATE
+from lightning_sagemaker.checkpoint.find import STATE
 
 SIZE, BATCH, EPOCHS = 120, 4, 3
 

@@ -9,7 +9,7 @@ from lightning.pytorch.demos.boring_classes import BoringModel, RandomDataset
 from torch.utils.data import DataLoader
 
 from lightning_sagemaker import AutoResume
-from lightning_sagemaker.checkpoint.resume import STATE
+from lightning_sagemaker.checkpoint.find import STATE
 
 
 class Saves(Callback):

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from lightning_sagemaker import cli
-from lightning_sagemaker.checkpoint.resume import META
+from lightning_sagemaker.checkpoint.find import META
 
 
 @pytest.fixture

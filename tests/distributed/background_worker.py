@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 from lightning_sagemaker import AutoResume, SMDDPFSDPStrategy, SMPShardedStrategy, SpotInterruption
 from lightning_sagemaker.checkpoint.background import BackgroundSave
 from lightning_sagemaker.checkpoint.deferred import DeferredCopies
-from lightning_sagemaker.checkpoint.resume import find_checkpoint
+from lightning_sagemaker.checkpoint.find import find_checkpoint
 
 sys.path.insert(0, str(Path(__file__).parent))
 from lightning_model import Losses, Model, error_of, samples

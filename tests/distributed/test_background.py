@@ -11,7 +11,7 @@ import transformers
 
 from lightning_sagemaker import cli
 from lightning_sagemaker._compat.dcp import read_whole
-from lightning_sagemaker.checkpoint.resume import find_checkpoint
+from lightning_sagemaker.checkpoint.find import find_checkpoint
 from tests.conftest import fork_ranks, read_ranks
 
 sys.path.insert(0, str(Path(__file__).parent))

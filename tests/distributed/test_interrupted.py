@@ -7,7 +7,7 @@ from pathlib import Path
 import boto3
 import pytest
 
-from lightning_sagemaker.checkpoint.resume import find_checkpoint
+from lightning_sagemaker.checkpoint.find import find_checkpoint
 from tests.chaos.s3_server import Servers
 from tests.conftest import Runs, fork_ranks, read_ranks
 

@@ -19,7 +19,7 @@ import pytest
 import torch
 from lightning.pytorch import callbacks
 
-from lightning_sagemaker.checkpoint.resume import STATE
+from lightning_sagemaker.checkpoint.find import STATE
 from lightning_sagemaker.recovery import wire
 from lightning_sagemaker.recovery.member import RecoveryError
 from lightning_sagemaker.recovery.refused import CannotRecover, check, restarting_instead

@@ -17,7 +17,7 @@ from lightning_sagemaker.callbacks.logged_runs import load_logged_runs, save_log
 from lightning_sagemaker.callbacks.own_objects import reading_own_objects
 from lightning_sagemaker.callbacks.places import checkpoint_folder, is_remote, remote_io
 from lightning_sagemaker.checkpoint.atomic_write import CheckpointError
-from lightning_sagemaker.checkpoint.resume import find_checkpoint
+from lightning_sagemaker.checkpoint.find import find_checkpoint
 
 if TYPE_CHECKING:
     from lightning_sagemaker._types import Checkpoint, LightningModule, Trainer

@@ -16,10 +16,10 @@ from lightning_sagemaker._lightning import TorchCheckpointIO, rank_zero_info, ra
 from lightning_sagemaker.callbacks.places import is_remote, name_of, names_in, outdated, remove
 from lightning_sagemaker.checkpoint.atomic_write import CheckpointError
 from lightning_sagemaker.checkpoint.exchanged_weights import LoopWeights
+from lightning_sagemaker.checkpoint.find import STATE, find_checkpoint
 from lightning_sagemaker.checkpoint.io import SafeCheckpointIO
 from lightning_sagemaker.checkpoint.random_state import random_state, restore_random_state
 from lightning_sagemaker.checkpoint.rank_buffers import buffers_in, copied, differing, restore_buffers
-from lightning_sagemaker.checkpoint.resume import STATE, find_checkpoint
 from lightning_sagemaker.collectives.agreement import of_all
 from lightning_sagemaker.collectives.buckets import bucket_layout, rebuild_as
 from lightning_sagemaker.data.dealing import batch_size_of, remaining, united

@@ -27,12 +27,12 @@ from lightning_sagemaker.callbacks.own_objects import reading_own_objects
 from lightning_sagemaker.callbacks.schedules import stretch_schedules
 from lightning_sagemaker.checkpoint.attributes import PlainAttributes
 from lightning_sagemaker.checkpoint.exchanged_weights import ExchangedWeights
+from lightning_sagemaker.checkpoint.find import STATE
 from lightning_sagemaker.checkpoint.metric_state import metric_states, restore_logged, restore_metrics
 from lightning_sagemaker.checkpoint.module_flags import module_flags, restore_module_flags
 from lightning_sagemaker.checkpoint.module_walk import ModuleWalk
 from lightning_sagemaker.checkpoint.random_state import random_state, restore_random_state
 from lightning_sagemaker.checkpoint.rank_buffers import buffers_of, copied, differing, restore_buffers
-from lightning_sagemaker.checkpoint.resume import STATE
 from lightning_sagemaker.checkpoint.start_hooks import StartHooks
 from lightning_sagemaker.collectives.agreement import of_all
 from lightning_sagemaker.collectives.buckets import bucket_layout, rebuild_as

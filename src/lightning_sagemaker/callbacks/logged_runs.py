@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol, cast
 
-from lightning_sagemaker.checkpoint.resume import STATE
+from lightning_sagemaker.checkpoint.find import STATE
 
 if TYPE_CHECKING:
     from lightning_sagemaker._types import Checkpoint, StateDict, Trainer

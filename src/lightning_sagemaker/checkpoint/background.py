@@ -25,9 +25,9 @@ from torch.optim import Optimizer
 from lightning_sagemaker._compat.store import process_store
 from lightning_sagemaker.checkpoint.atomic_write import sync_folder
 from lightning_sagemaker.checkpoint.deferred import DeferredCopies
+from lightning_sagemaker.checkpoint.find import META, write_sums
 from lightning_sagemaker.checkpoint.messages import Messages, Refusal
 from lightning_sagemaker.checkpoint.own_part import UNFINISHED, OwnPart, Written
-from lightning_sagemaker.checkpoint.resume import META, write_sums
 from lightning_sagemaker.checkpoint.s3 import S3CheckpointIO
 from lightning_sagemaker.checkpoint.staging import Staging
 from lightning_sagemaker.checkpoint.write_plan import WritePlan

@@ -11,7 +11,7 @@ from pathlib import Path
 from torch.distributed.checkpoint import FileSystemWriter, SavePlan, SavePlanner
 from torch.distributed.checkpoint.storage import WriteResult
 
-from lightning_sagemaker.checkpoint.resume import file_sum
+from lightning_sagemaker.checkpoint.find import file_sum
 from lightning_sagemaker.checkpoint.s3 import SCHEME, S3CheckpointIO
 
 Written = tuple[list[WriteResult], dict[str, list[int]]]

@@ -3,6 +3,7 @@
 
 import os
 import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lightning_sagemaker.checkpoint.atomic_write import CheckpointError, atomic_write
+from lightning_sagemaker.checkpoint.find import find_checkpoint
 from lightning_sagemaker.checkpoint.io import SafeCheckpointIO
-from lightning_sagemaker.checkpoint.resume import find_checkpoint
 
 
 def write(path: Path, step: int, **more) -> Path:
@@ -109,6 +110,40 @@ def test_no_permission_is_one_sentence(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(CheckpointError, match=r"may write to"):
         write(tmp_path / "file" / "a.ckpt", 1)
+
+
+@pytest.fixture
+def read_by_another_user():
+    """A folder that others may enter; root, who may read everything, is nobody until the end."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        user = os.geteuid()
+
+        def become() -> None:
+            if user == 0:
+                os.seteuid(65534)
+
+        yield folder, become
+        os.seteuid(user)
+        folder.chmod(0o755)
+
+
+@pytest.mark.parametrize("unreadable", ["file", "part", "folder of parts", "folder"])
+def test_what_may_not_be_read_is_not_taken_for_damaged(read_by_another_user, unreadable):
+    """An older one would be resumed from, or none, without the work since."""
+    folder, become = read_by_another_user
+    write(folder / "a.ckpt", 1)
+    (folder / "b.ckpt").mkdir()
+    torch.save({"global_step": 2}, folder / "b.ckpt" / "meta.pt")
+    write(folder / "c.ckpt", 3)
+    secret = {"file": "c.ckpt", "part": "b.ckpt/meta.pt", "folder of parts": "b.ckpt", "folder": "."}[unreadable]
+    (folder / secret).chmod(0)
+    become()
+    with pytest.raises(
+        CheckpointError, match=r"could not be read \(Permission denied\).*HINT: let this process's user"
+    ):
+        find_checkpoint(folder)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which checkpoint a restarted job resumes from: the complete one with the most steps."""
+"""Find the checkpoint that a restarted job resumes from: the complete one with the most steps."""
 
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import re
 import zipfile
@@ -63,17 +64,22 @@ def find_checkpoint(
         None if there is none.
 
     Raises:
-        CheckpointError: If one is complete but holds more than data, so that resuming from an older one would lose
-            work.
+        CheckpointError: If resuming from another one would lose work: one may not be read, or is complete but holds
+            more than data.
 
     """
-    place = Path(folder)
-    if not place.is_dir():
+    try:
+        names = sorted(os.listdir(folder))  # Path.glob takes a folder that may not be read for an empty one
+    except (FileNotFoundError, NotADirectoryError):
         return None
+    except PermissionError as error:
+        raise _unreadable(error) from error
     candidates = []
-    for path in sorted(place.glob("*.ckpt")):
+    for path in (Path(folder, name) for name in names if name.endswith(".ckpt")):
         try:
             candidates.append(FoundCheckpoint(path, *_read_step(path, weights_only)))
+        except PermissionError as error:
+            raise _unreadable(error) from error
         except CheckpointError:
             raise
         except Exception as error:
@@ -89,8 +95,11 @@ def find_checkpoint(
 def _read_step(path: Path, weights_only: bool) -> tuple[int, bool]:
     """Cheap: tensors are mapped, not read."""
     file = path / META if path.is_dir() else path
-    if not zipfile.is_zipfile(file):
-        raise ValueError("truncated torch.save file" if file.exists() else f"no {file.name} in it")
+    for part in path.iterdir() if path.is_dir() else (path,):
+        part.open("rb").close()  # what follows takes an error for damage
+    with file.open("rb") as opened:
+        if not zipfile.is_zipfile(opened):
+            raise ValueError("truncated torch.save file")
     try:
         content: Checkpoint = torch.load(file, map_location="cpu", mmap=True, weights_only=weights_only)
     except pickle.UnpicklingError as error:
@@ -104,6 +113,13 @@ def _read_step(path: Path, weights_only: bool) -> tuple[int, bool]:
     if "loops" in content and "callbacks" not in content:
         raise ValueError("it contains weights only")
     return int(content["global_step"]), STATE in content
+
+
+def _unreadable(error: PermissionError) -> CheckpointError:
+    return CheckpointError(
+        f"{error.filename} could not be read ({error.strerror}), and may be the newest checkpoint. HINT: let this process's"
+        " user read it, or move it elsewhere."
+    )
 
 
 def _damage(path: Path) -> str | None:
