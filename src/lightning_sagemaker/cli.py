@@ -2,7 +2,8 @@
 """The command ``lightning-sagemaker``: a table of commands, each in a module of its own.
 
 A command's module has ``HELP``, ``add_arguments(parser)`` and ``main(arguments) -> exit code`` and imports neither
-torch nor Lightning at module level, so that help is instant.
+torch nor Lightning at module level, so that help is instant. What ``main`` raises for a user's mistake is shown here, with
+exit code 2; a recipe decides itself how it shows its errors.
 """
 
 from __future__ import annotations
@@ -13,6 +14,9 @@ from collections.abc import Sequence
 from importlib import import_module
 
 import lightning_sagemaker
+from lightning_sagemaker.commands import run
+from lightning_sagemaker.errors import CommandError
+from lightning_sagemaker.job.types import SageMakerJobError
 from lightning_sagemaker.pipes import quiet_pipe
 
 COMMANDS = {
@@ -50,7 +54,7 @@ def build_parser() -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=module.HELP, description=module.__doc__)
         command.formatter_class = argparse.RawDescriptionHelpFormatter
         module.add_arguments(command)
-        command.set_defaults(run_command=module.main)  # a name that no option has
+        command.set_defaults(run_command=module.main, name_of_command=name)  # names that no option has
     return parser
 
 
@@ -67,7 +71,13 @@ def _main(arguments: Sequence[str] | None) -> int:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     if hasattr(parsed, "script_arguments"):
         parsed.script_arguments = rest
-    return int(parsed.run_command(parsed))
+    try:
+        return int(parsed.run_command(parsed))
+    except (CommandError, SageMakerJobError) as error:
+        if parsed.run_command is run.main:
+            raise
+        print(f"lightning-sagemaker {parsed.name_of_command}: error: {error}", file=sys.stderr)
+        return 2
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the launcher raises for a user's mistake."""
+"""What commands raise for a user's mistake."""
 
 from __future__ import annotations
 
@@ -10,7 +10,11 @@ _FEW = 25
 """Names that fit into a message."""
 
 
-class LaunchError(ValueError):
+class CommandError(ValueError):
+    """What a command was given cannot be used. The command shows it and ends with exit code 2."""
+
+
+class LaunchError(CommandError):
     """A job that cannot be launched as described. Nothing has been uploaded or started."""
 
 

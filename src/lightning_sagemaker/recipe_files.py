@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 
+from lightning_sagemaker.errors import CommandError
 from lightning_sagemaker.recipe_table import RECIPES
 
 _NOT_COPIED = shutil.ignore_patterns("__pycache__", "*.pyc")
@@ -36,13 +36,16 @@ def list_recipes() -> int:
 
 
 def copy_recipe(name: str, target: Path) -> int:
-    """Copy a recipe's files; the exit code is 2 if there is no such recipe or the folder is not empty."""
+    """Copy a recipe's files; return the exit code.
+
+    Raises:
+        CommandError: If there is no such recipe, or the folder is not empty.
+
+    """
     if name not in RECIPES:
-        print(f"error: unknown recipe {name!r}. HINT: choose one of {', '.join(RECIPES)}.", file=sys.stderr)
-        return 2
+        raise CommandError(f"unknown recipe {name!r}. HINT: choose one of {', '.join(RECIPES)}.")
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        print(f"error: {target} already exists. HINT: give a new folder, or an empty one.", file=sys.stderr)
-        return 2
+        raise CommandError(f"{target} already exists. HINT: give a new folder, or an empty one.")
     shutil.copytree(recipe_folder(name), target, ignore=_NOT_COPIED, dirs_exist_ok=True)
     print(f"{target}: change it, then run `python {target / 'train.py'} fit --config tiny.yaml`")
     return 0

@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """``lightning-sagemaker local --distribution smp``: a job with ``mp_parameters``, as the containers start it."""
 
-import argparse
 import json
 import sys
 from pathlib import Path
 
 import pytest
 
-from lightning_sagemaker.commands import local as local_command
+from lightning_sagemaker import cli
 from lightning_sagemaker.launch import LocalClusterError, run_local_cluster
 from tests.conftest import run_bounded
 
@@ -49,8 +48,6 @@ def test_parameters_are_demanded():
 
 
 def test_parameters_that_are_no_json_are_refused(capsys):
-    parser = argparse.ArgumentParser()
-    local_command.add_arguments(parser)
-    arguments = parser.parse_args(["--distribution", "smp", "--mp-parameters", "partitions=2", "--", "python", "x.py"])
-    assert local_command.main(arguments) == 2
-    assert "is not JSON" in capsys.readouterr().err
+    words = ["--distribution", "smp", "--mp-parameters", "partitions=2", "--", "python", "x.py"]
+    assert cli.main(["local", *words]) == 2
+    assert "lightning-sagemaker local: error: --mp-parameters 'partitions=2' is not JSON" in capsys.readouterr().err

@@ -91,9 +91,6 @@ def main(arguments: argparse.Namespace) -> int:
     """Measure, or compare; the exit code is 2 for bad input or a failed first round, 1 if a later round was dropped."""
     try:
         return _compare(arguments) if arguments.kind == "compare" else _measure(arguments)
-    except LaunchError as error:
-        print(f"lightning-sagemaker bench: error: {error}", file=sys.stderr)
-        return 2
     except KeyboardInterrupt:
         print("lightning-sagemaker bench: stopped; only the runs' own output was written", file=sys.stderr)
         return 130

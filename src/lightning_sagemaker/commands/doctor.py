@@ -14,14 +14,13 @@ import dataclasses
 import json
 import platform
 import socket
-import sys
 from collections.abc import Iterator, Mapping
 from enum import Enum
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from lightning_sagemaker.errors import LaunchError
+from lightning_sagemaker.errors import CommandError
 from lightning_sagemaker.job import SageMakerJob, SageMakerJobError
 from lightning_sagemaker.job.failure import is_secret
 from lightning_sagemaker.preflight import preflight
@@ -55,13 +54,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Print the report; the exit code is 1 if the job cannot be read or a trial fails, 2 for wrong options."""
+    """Print the report; the exit code is 1 if the job cannot be read or a trial fails."""
     if arguments.preflight:
         return _print_preflight()
     if arguments.goodput is not None:
         return _print_goodput(arguments.goodput, arguments.output)
     if arguments.output is not None:
-        return _refuse("--output was set without --goodput, the only report that is drawn. HINT: leave it out.")
+        raise CommandError("--output was set without --goodput, the only report that is drawn. HINT: leave it out.")
     report = examine(quick=arguments.quick)
     print(json.dumps(report, indent=2) if arguments.json else "\n".join(_lines(report)))
     return 1 if "error" in report or any(trial["problems"] for trial in report["trials"]) else 0
@@ -84,16 +83,9 @@ def _print_goodput(place: Path, picture: Path | None) -> int:
         print("\n".join(goodput.table(found)))
         if picture is not None:
             picture.write_text(goodput_picture.draw(found))
-    except LaunchError as error:
-        return _refuse(str(error))
     except OSError as error:
-        return _refuse(f"{error}. HINT: --goodput needs a readable file, and --output a writable one.")
+        raise CommandError(f"{error}. HINT: --goodput needs a readable file, and --output a writable one.") from error
     return 0
-
-
-def _refuse(sentence: str) -> int:
-    print(f"lightning-sagemaker doctor: error: {sentence}", file=sys.stderr)
-    return 2
 
 
 def examine(quick: bool = False) -> dict[str, Any]:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
 HELP = "download the model and the output of a training job"
@@ -19,15 +18,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Download, and print the folders; the exit code is 2 for an error."""
-    from lightning_sagemaker.errors import LaunchError
+    """Download, and print the folders; return the exit code."""
     from lightning_sagemaker.launch.tracking.jobs import TrainingJobs
 
     folder = arguments.folder or Path("runs", arguments.job)
-    try:
-        made = TrainingJobs(arguments.region).download(arguments.job, folder, arguments.checkpoints)
-    except LaunchError as error:
-        print(f"lightning-sagemaker download: error: {error}", file=sys.stderr)
-        return 2
+    made = TrainingJobs(arguments.region).download(arguments.job, folder, arguments.checkpoints)
     print("\n".join(str(path) for path in made))
     return 0

@@ -8,7 +8,6 @@ starts without installing anything, or without network access.
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
 HELP = "prepare a training image of your own"
@@ -26,14 +25,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Write the folder and print the commands; the exit code is 2 for an error."""
-    from lightning_sagemaker.errors import LaunchError
-
-    try:
-        print("\n".join(prepare(arguments)))
-    except LaunchError as error:
-        print(f"lightning-sagemaker image: error: {error}", file=sys.stderr)
-        return 2
+    """Write the folder and print the commands; return the exit code."""
+    print("\n".join(prepare(arguments)))
     return 0
 
 

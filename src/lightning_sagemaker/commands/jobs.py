@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 
 HELP = "list the newest training jobs"
 
@@ -19,8 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Print a line for each job, or watch the running jobs; the exit code is 2 for an error."""
-    from lightning_sagemaker.errors import LaunchError
+    """Print a line for each job, or watch the running jobs; return the exit code."""
     from lightning_sagemaker.launch.tracking.jobs import TrainingJobs
 
     try:
@@ -31,9 +29,6 @@ def main(arguments: argparse.Namespace) -> int:
             return 0
         for name, status, created in TrainingJobs(arguments.region).list(arguments.contains, arguments.limit):
             print(f"{name:<64}{status:<12}{created:%Y-%m-%d %H:%M}")
-    except LaunchError as error:
-        print(f"lightning-sagemaker jobs: error: {error}", file=sys.stderr)
-        return 2
     except KeyboardInterrupt:
         return 130
     return 0

@@ -110,15 +110,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Plan, rehearse or start a job; the exit code is 2 for an error, 1 for a failed job, or that of a failed rehearsal."""
-    try:
-        return _launch(arguments)
-    except LaunchError as error:
-        print(f"lightning-sagemaker launch: error: {error}", file=sys.stderr)
-        return 2
-
-
-def _launch(arguments: argparse.Namespace) -> int:
+    """Plan, rehearse or start a job; the exit code is 1 for a failed job, or that of a failed rehearsal."""
     from lightning_sagemaker.launch.planning.plan import make_plan, own_region
     from lightning_sagemaker.launch.planning.report import describe
     from lightning_sagemaker.launch.planning.streaming import describe_streaming

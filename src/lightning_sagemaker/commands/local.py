@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 
 from lightning_sagemaker.errors import LaunchError, pairs
 
@@ -76,32 +75,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Run the job; the exit code is that of the first rank that failed, 2 for wrong options."""
+    """Run the job; the exit code is that of the first rank that failed."""
     from lightning_sagemaker.launch import run_local_cluster
 
     command = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
-    try:
-        result = run_local_cluster(
-            command,
-            hosts=arguments.hosts,
-            schedule=arguments.schedule,
-            processes_per_host=arguments.processes_per_host,
-            distribution=arguments.distribution,
-            contract=arguments.contract,
-            root=arguments.root,
-            hyperparameters=_model_parallel(arguments.mp_parameters),
-            environment=pairs("--env", arguments.env),
-            channels=pairs("--channel", arguments.channel),
-            source_dir=arguments.source_dir,
-            instance_type=arguments.instance_type,
-            network=arguments.network,
-            preload=arguments.preload,
-            timeout=arguments.timeout,
-            debug=arguments.debug,
-        )
-    except LaunchError as error:
-        print(f"lightning-sagemaker local: error: {error}", file=sys.stderr)
-        return 2
+    result = run_local_cluster(
+        command,
+        hosts=arguments.hosts,
+        schedule=arguments.schedule,
+        processes_per_host=arguments.processes_per_host,
+        distribution=arguments.distribution,
+        contract=arguments.contract,
+        root=arguments.root,
+        hyperparameters=_model_parallel(arguments.mp_parameters),
+        environment=pairs("--env", arguments.env),
+        channels=pairs("--channel", arguments.channel),
+        source_dir=arguments.source_dir,
+        instance_type=arguments.instance_type,
+        network=arguments.network,
+        preload=arguments.preload,
+        timeout=arguments.timeout,
+        debug=arguments.debug,
+    )
     return result.returncode
 
 

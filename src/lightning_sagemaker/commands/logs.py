@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 
 HELP = "follow the log of a training job"
 
@@ -17,15 +16,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Follow the log; the exit code is 1 if the job did not complete, 2 for an error."""
-    from lightning_sagemaker.errors import LaunchError
+    """Follow the log; the exit code is 1 if the job did not complete."""
     from lightning_sagemaker.launch.tracking.jobs import TrainingJobs
 
     try:
         status = TrainingJobs(arguments.region).follow(arguments.job, poll=arguments.poll)
-    except LaunchError as error:
-        print(f"lightning-sagemaker logs: error: {error}", file=sys.stderr)
-        return 2
     except KeyboardInterrupt:
         return 130
     print(f"{status.name}: {status.status}{f': {status.reason}' if status.reason else ''}")

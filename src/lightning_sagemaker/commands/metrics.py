@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from lightning_sagemaker.errors import CommandError
 from lightning_sagemaker.loggers.journal import Journal
 from lightning_sagemaker.metric_lines import metric_definitions, names_of
 from lightning_sagemaker.recipe_table import RECIPES
@@ -34,13 +34,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Print the definitions, or send pending metrics; the exit code is 1 if some were not sent, 2 for an error."""
+    """Print the definitions, or send pending metrics; the exit code is 1 if some were not sent."""
     if arguments.send is not None:
         return _send(arguments.send)
     if arguments.recipe is not None and arguments.recipe not in RECIPES:
         known = ", ".join(RECIPES)
-        print(f"error: unknown recipe {arguments.recipe!r}. HINT: choose one of {known}.", file=sys.stderr)
-        return 2
+        raise CommandError(f"unknown recipe {arguments.recipe!r}. HINT: choose one of {known}.")
     definitions = metric_definitions([*names_of(arguments.recipe), *arguments.name])
     if arguments.json:
         print(json.dumps(definitions, indent=2))
@@ -56,19 +55,16 @@ def _send(folder: Path) -> int:
 
     found = journals(folder)
     if not found:
-        print(
-            f"error: no pending metrics in {folder}. HINT: give the folder `mlflow` or `wandb` in a run's output.",
-            file=sys.stderr,
+        raise CommandError(
+            f"no pending metrics in {folder}. HINT: give the folder `mlflow` or `wandb` in a run's output."
         )
-        return 2
     if any("project" in (journal.about or {}) for journal in found):
         return _make_offline_runs(found)
     try:
         for journal in found:
             tracking_address((journal.about or {}).get("address", ""))
     except TrackingError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+        raise CommandError(str(error)) from error
     sent = send_all(folder)
     for journal, why_not in sent:
         print(f"{journal.path}: {why_not or 'sent'}")
@@ -83,7 +79,6 @@ def _make_offline_runs(found: Sequence[Journal]) -> int:
     try:
         for journal in found:
             print(f"wandb sync {export(journal, journal.folder)}")
-    except ImportError:
-        print("error: W&B's runs need the package wandb, not installed here. HINT: pip install wandb.", file=sys.stderr)
-        return 2
+    except ImportError as error:
+        raise CommandError("W&B's runs need the package wandb, not installed here. HINT: pip install wandb.") from error
     return 0

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -91,26 +90,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Print the predictions; the exit code is 2 for bad input, 1 if a goal cannot be met."""
+    """Print the predictions; the exit code is 1 if a goal cannot be met."""
     from lightning_sagemaker.bench import offers, plan_report
     from lightning_sagemaker.bench.scaling import Cluster
 
-    try:
-        question = _question(arguments)
-        instances = offers.candidates(arguments.instances, question.prices)
-        hosts = sorted(set(arguments.hosts))
-        if arguments.layouts:
-            found = [
-                (cluster, offers.all_layouts(question, cluster))
-                for cluster in (Cluster(one, count) for one in instances for count in hosts)
-            ]
-            print(plan_report.layouts_json(found) if arguments.json else plan_report.layouts_table(question, found))
-            return 0 if any(one.fits for _, judged in found for one in judged) else 1
-        made = offers.offers(question, instances, hosts)
-        goal = _goal(arguments)
-    except LaunchError as error:
-        print(f"lightning-sagemaker plan: error: {error}", file=sys.stderr)
-        return 2
+    question = _question(arguments)
+    instances = offers.candidates(arguments.instances, question.prices)
+    hosts = sorted(set(arguments.hosts))
+    if arguments.layouts:
+        found = [
+            (cluster, offers.all_layouts(question, cluster))
+            for cluster in (Cluster(one, count) for one in instances for count in hosts)
+        ]
+        print(plan_report.layouts_json(found) if arguments.json else plan_report.layouts_table(question, found))
+        return 0 if any(one.fits for _, judged in found for one in judged) else 1
+    made = offers.offers(question, instances, hosts)
+    goal = _goal(arguments)
     best = offers.cheapest(made, *goal) if goal else None
     if arguments.json:
         print(plan_report.offers_json(question, made, best))

@@ -8,9 +8,9 @@ Without arguments, list the recipes with data to prepare; the others prepare the
 from __future__ import annotations
 
 import argparse
-import sys
 from importlib import import_module
 
+from lightning_sagemaker.errors import CommandError
 from lightning_sagemaker.recipe_packages import has_packages
 from lightning_sagemaker.recipe_table import RECIPES
 
@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Prepare, verify or list; the exit code is 2 for a recipe without a preparation step."""
+    """Prepare, verify or list; return the exit code."""
     if args.verify is not None:
         return int(import_module(_VERIFIER).verify(args.verify))
     prepared = {name: spec.prepares for name, spec in RECIPES.items() if spec.prepares is not None}
@@ -39,8 +39,7 @@ def main(args: argparse.Namespace) -> int:
         return 0
     name, *arguments = args.command
     if name not in prepared:
-        print(f"error: {name!r} has no preparation step. HINT: choose one of {', '.join(prepared)}.", file=sys.stderr)
-        return 2
+        raise CommandError(f"{name!r} has no preparation step. HINT: choose one of {', '.join(prepared)}.")
     if not has_packages():
         return 1
     return int(import_module(RECIPES[name].module(RECIPES[name].preparer)).main(arguments))

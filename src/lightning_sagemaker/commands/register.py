@@ -33,24 +33,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Register the model; the exit code is 2 for an error."""
+    """Register the model; return the exit code."""
     import json
 
     from lightning_sagemaker.launch.tracking.jobs import TrainingJobs
     from lightning_sagemaker.launch.tracking.registry import check_group, git_source, package_request, register
 
     source = git_source() | ({"CommitId": arguments.commit} if arguments.commit else {})
-    try:
-        check_group(arguments.group)
-        jobs = TrainingJobs(arguments.region)
-        if arguments.dry_run:
-            job = jobs.describe(arguments.job).description
-            print(json.dumps(package_request(job, arguments.group, arguments.inference_image, source), indent=2))
-            return 0
-        arn = register(jobs, arguments.job, arguments.group, arguments.inference_image, source)
-    except LaunchError as error:
-        print(f"lightning-sagemaker register: error: {error}", file=sys.stderr)
-        return 2
+    check_group(arguments.group)
+    jobs = TrainingJobs(arguments.region)
+    if arguments.dry_run:
+        job = jobs.describe(arguments.job).description
+        print(json.dumps(package_request(job, arguments.group, arguments.inference_image, source), indent=2))
+        return 0
+    arn = register(jobs, arguments.job, arguments.group, arguments.inference_image, source)
     print(f"registered: {arn} (PendingManualApproval)")
     return 0
 

@@ -29,7 +29,8 @@ def main(args: argparse.Namespace) -> int:
         return 0
     name, *arguments = args.command
     if name not in RECIPES:
-        print(f"error: unknown recipe {name!r}. HINT: choose one of {', '.join(RECIPES)}.", file=sys.stderr)
+        known = ", ".join(RECIPES)
+        print(f"lightning-sagemaker run: error: unknown recipe {name!r}. HINT: choose one of {known}.", file=sys.stderr)
         return 2
     if not has_packages():
         return 1

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 
 HELP = "stop a training job"
 
@@ -16,14 +15,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Request the stop; the exit code is 2 for an error."""
-    from lightning_sagemaker.errors import LaunchError
+    """Request the stop; return the exit code."""
     from lightning_sagemaker.launch.tracking.jobs import TrainingJobs
 
-    try:
-        TrainingJobs(arguments.region).stop(arguments.job)
-    except LaunchError as error:
-        print(f"lightning-sagemaker stop: error: {error}", file=sys.stderr)
-        return 2
+    TrainingJobs(arguments.region).stop(arguments.job)
     print(f"{arguments.job}: stop requested")
     return 0

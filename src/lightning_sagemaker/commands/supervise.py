@@ -77,15 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Run ``lightning-sagemaker supervise``; the exit code is 2 for wrong options."""
-    try:
-        return _main(args)
-    except LaunchError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-
-
-def _main(args: argparse.Namespace) -> int:
+    """Run ``lightning-sagemaker supervise``; return the exit code."""
     from lightning_sagemaker.recovery import wire
     from lightning_sagemaker.supervisor.agent import Agent, Rank
     from lightning_sagemaker.supervisor.coordinator import Coordinator

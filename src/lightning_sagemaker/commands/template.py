@@ -7,8 +7,9 @@ Example: ``lightning-sagemaker template role > role.yaml``, then ``aws cloudform
 from __future__ import annotations
 
 import argparse
-import sys
 from importlib import resources
+
+from lightning_sagemaker.errors import CommandError
 
 HELP = "print a template: execution role, FSx for Lustre, TensorBoard host, Dockerfile"
 
@@ -27,14 +28,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Print a template, or list them; the exit code is 2 for an unknown name."""
+    """Print a template, or list them; return the exit code."""
     if arguments.name is None:
         print("\n".join(f"{name:<14}{text}" for name, (_, text) in TEMPLATES.items()))
         return 0
     if arguments.name not in TEMPLATES:
         known = ", ".join(TEMPLATES)
-        print(f"error: unknown template {arguments.name!r}. HINT: choose one of {known}.", file=sys.stderr)
-        return 2
+        raise CommandError(f"unknown template {arguments.name!r}. HINT: choose one of {known}.")
     print(read_template(arguments.name), end="")
     return 0
 
