@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import pytest
+from lightning.pytorch.strategies import DDPStrategy
 
 from lightning_sagemaker import SageMakerDDPStrategy, SMDDPFSDPStrategy, SMDDPStrategy, SMPShardedStrategy
 from lightning_sagemaker._compat.fsdp_groups import CAN_BEGIN_AGAIN
@@ -88,6 +89,9 @@ def test_data_parallel_strategies_do(monkeypatch, kind):
     assert type(kind()) is kind
     supervised(monkeypatch, 2)
     assert type(kind()) is InJobDDPStrategy
+    assert isinstance(kind(), kind)  # as scripts ask
+    assert isinstance(kind(), DDPStrategy)
+    assert not isinstance(kind(), SMPShardedStrategy)
     assert type(kind(recovery="restart")) is kind
 
 

@@ -41,7 +41,12 @@ class RecoversIfAsked(ABCMeta):
         module, name = str(getattr(cls, "recovering", "")).split(".")
         made = getattr(import_module(f"lightning_sagemaker.strategies.{module}"), name)(*args, **kwargs)
         made.is_asked = recovery is not None  # type: ignore[attr-defined]
+        made.created_as = cls  # type: ignore[attr-defined]
         return made
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        """Also for what was created in its place."""
+        return super().__instancecheck__(instance) or issubclass(getattr(instance, "created_as", object), cls)
 
 
 def _obstacle(cls: type, recovery: str | None, args: tuple[object, ...], kwargs: dict[str, object]) -> str:
