@@ -4,6 +4,7 @@
 import contextlib
 import os
 import signal
+from pathlib import Path
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from torch.utils.data import DataLoader
 from lightning_sagemaker import AutoResume, MetricLogger, ResumableLoader, SpotInterruption
 from lightning_sagemaker.callbacks.interruption import Interrupted
 from tests.callbacks.test_interruption import SignalAt
+from tests.conftest import fork_ranks
 
 
 class Model(LightningModule):
@@ -261,3 +263,8 @@ def test_a_validation_does_not_go_on_from_the_one_before(tmp_path, sanity):
     alone = validations(tmp_path / "alone")
     assert len(alone) == 4
     assert validations(tmp_path / "ours", dies_at=5) + validations(tmp_path / "ours") == alone
+
+
+def test_a_schedule_of_each_ranks_own_metric_goes_on_on_each_rank(tmp_path):
+    """Rank zero writes the checkpoint; Lightning's part of it has its schedule only."""
+    fork_ranks(Path(__file__).parent / "plateau_worker.py", tmp_path, processes=2)
