@@ -57,6 +57,7 @@ class Tamper(Callback):
                 pl_module.head.weight[0, 0] += 1e-7
         is_last = trainer.fit_loop.epoch_loop.batch_progress.is_last_batch
         if self.kind == "validation" and is_last and trainer.current_epoch == 1:
+            assert not trainer.fit_loop.epoch_loop._skip_next_val  # it exists
             trainer.fit_loop.epoch_loop._skip_next_val = True
 
     def on_train_epoch_start(self, trainer, pl_module):

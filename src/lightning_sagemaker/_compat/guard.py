@@ -54,8 +54,9 @@ def check(names: Mapping[str, tuple[str, ...]], only_loaded: bool = True) -> Non
 
 
 def _is_set_by_methods(kind: type, name: str) -> bool:
-    """Whether objects of a class have a name that its methods give them."""
-    functions = (inspect.unwrap(value) for base in kind.__mro__ for value in vars(base).values() if callable(value))
+    """Whether objects of a class have a name that its methods, or its properties' setters, give them."""
+    values = (getattr(value, "fset", None) or value for base in kind.__mro__ for value in vars(base).values())
+    functions = (inspect.unwrap(value) for value in values if callable(value))
     codes = [function.__code__ for function in functions if inspect.isfunction(function)]
     return any(
         step.opname == "STORE_ATTR" and step.argval == name

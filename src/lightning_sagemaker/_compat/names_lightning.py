@@ -75,7 +75,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     "{pytorch}.plugins.io.wrapper:_WrappingCheckpointIO": (),
     "{pytorch}.strategies:DDPStrategy": (*_DDP, "_layer_sync", "_num_nodes", "_setup_model"),
     "{pytorch}.strategies:ModelParallelStrategy": (*_MODEL_PARALLEL, *_LAYOUT),
-    "{pytorch}.strategies:ParallelStrategy": ("_accelerator", "_checkpoint_io", "_launcher"),
+    "{pytorch}.strategies:ParallelStrategy": ("_accelerator", "_checkpoint_io", "_launcher", "_parallel_devices"),
     "{pytorch}.trainer.call": ("_call_callback_hooks", "_call_lightning_module_hook", "_call_strategy_hook"),
     "{pytorch}.trainer.connectors.accelerator_connector:_AcceleratorConnector": _FLAGS,
     "{pytorch}.trainer.connectors.logger_connector.logger_connector:_LoggerConnector": (
