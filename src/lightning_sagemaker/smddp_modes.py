@@ -52,8 +52,15 @@ REPORT = "https://github.com/aws/deep-learning-containers/pull/4119"
 
 OPTIMIZE_SDP, SCRATCH, SORT = SMDDP_VARIABLES
 
-NEWEST = "2.6.0"
-"""The last version in AWS's images, with PyTorch 2.5.1; the shim replaces this one."""
+SMDDP_VERSIONS = {
+    "1.6.0": "1.0.0", "1.7.1": "1.0.0", "1.8.1": "1.2.x", "1.9.1": "1.2.x", "1.10.2": "1.4.0", "1.11.0": "1.4.1",
+    "1.12.0": "1.5.0", "1.12.1": "1.6.0", "1.13.1": "1.7.0", "2.0.0": "1.8.0", "2.0.1": "2.0.2", "2.1.0": "2.1.0",
+    "2.2.0": "2.2.0", "2.3.0": "2.3.0", "2.5.1": "2.6.0",
+}  # fmt: skip
+"""PyTorch of AWS's image -> its SMDDP (developer guide's release notes, read November 2026). Later images have none."""
+
+NEWEST_PYTORCH, NEWEST = list(SMDDP_VERSIONS.items())[-1]
+"""The last image that has SMDDP, and its version; the shim replaces this one."""
 
 _UNIT = 8192
 _DEFAULTS = {SCRATCH: 16 * 2**20, SORT: 128 * 2**20}
@@ -62,11 +69,12 @@ _GPUS_PER_HOST = 8
 
 _P4DE, _GATHERS, _LEAK_FIXED = (1, 6), (2, 0, 1), (2, 1)
 
-_REDUCING = ("ml.p3dn.24xlarge", "ml.p4d.24xlarge", "ml.p4de.24xlarge")
-_GATHERING = ("ml.p4d.24xlarge", "ml.p4de.24xlarge")
+REDUCING = ("ml.p3dn.24xlarge", "ml.p4d.24xlarge", "ml.p4de.24xlarge")
+GATHERING = ("ml.p4d.24xlarge", "ml.p4de.24xlarge")
+"""Instance types of SMDDP's AllReduce and AllGather, by the developer guide's support page (read November 2026)."""
 _DISPUTED = "ml.p3.16xlarge"
 
-INSTANCE_TYPES = (_DISPUTED, *_REDUCING)
+INSTANCE_TYPES = (_DISPUTED, *REDUCING)
 """Where some version of SMDDP runs."""
 
 _MPIRUN = (Launcher.MPI, Launcher.SMDDPRUN)
@@ -268,8 +276,8 @@ def _all_reduce(
         return Engine(plain, reason, SUPPORT)
     if instance_type == "ml.p4de.24xlarge" and number < _P4DE:
         return Engine(plain, f"SMDDP supports {instance_type} from 1.6.0 on.", RELEASES_1)
-    if instance_type is not None and instance_type not in _REDUCING:
-        return Engine(plain, f"SMDDP does not support {instance_type} (only {', '.join(_REDUCING)}).", SUPPORT)
+    if instance_type is not None and instance_type not in REDUCING:
+        return Engine(plain, f"SMDDP does not support {instance_type} (only {', '.join(REDUCING)}).", SUPPORT)
     return Engine("smddp", f"{why}.", source)
 
 
@@ -280,9 +288,9 @@ def _all_gather(
         return Engine(plain, "SMDDP takes AllGather from 2.0.1 on.", INTRODUCTION)
     if mode is not SmddpMode.ALL_GATHER:
         return Engine(plain, f"{why}.", source)
-    if instance_type is not None and instance_type not in _GATHERING:
+    if instance_type is not None and instance_type not in GATHERING:
         return Engine(
-            plain, f"SMDDP's AllGather is for P4 only ({', '.join(_GATHERING)}), not {instance_type}.", SUPPORT
+            plain, f"SMDDP's AllGather is for P4 only ({', '.join(GATHERING)}), not {instance_type}.", SUPPORT
         )
     return Engine("smddp", f"{why}.", source)
 

@@ -10,14 +10,13 @@ from dataclasses import dataclass
 from lightning_sagemaker.bench.scaling import BACKWARD, IN_FLIGHT, Cluster, Step, predict_step
 from lightning_sagemaker.bench.tables import Constants, bus_bandwidth
 from lightning_sagemaker.bench.workload import Workload
+from lightning_sagemaker.smddp_modes import GATHERING, REDUCING
 
 STRATEGIES = ("ddp", "smddp", "fsdp", "smddp_fsdp", "smp")
 GIB = 2**30
 RESERVED = 1.5 * GIB
 """Bytes of CUDA's context, nccl's buffers, and the allocator's fragmentation."""
-_P4 = ("ml.p4d.24xlarge", "ml.p4de.24xlarge")
-_SMDDP = {"smddp": ("ml.p3dn.24xlarge", *_P4), "smddp_fsdp": _P4}
-"""Instance types of SMDDP's AllReduce and AllGather, by the developer guide's support page (read November 2026)."""
+_SMDDP = {"smddp": REDUCING, "smddp_fsdp": GATHERING}
 STATE = 16
 """Bytes for each parameter: float32 weights, their gradients, Adam's two moments."""
 

@@ -21,6 +21,9 @@ from lightning_sagemaker.job.types import Distribution, InstanceGroup, Launcher,
 DEFAULT_ROOT = "/opt/ml"
 """Base folder of every training container."""
 
+MODEL, OUTPUT, CHECKPOINTS = "model", "output/data", "checkpoints"
+"""Folders in it."""
+
 DEFAULT_PORT = 7777
 """Port of the main process in both generations of containers."""
 
@@ -93,9 +96,9 @@ class SageMakerJob:
     instance_groups: tuple[InstanceGroup, ...] = ()
     network_interface: str | None = None
     channels: Mapping[str, Path] = field(default_factory=dict)
-    model_dir: Path = Path(DEFAULT_ROOT, "model")
-    output_dir: Path = Path(DEFAULT_ROOT, "output", "data")
-    checkpoint_dir: Path = Path(DEFAULT_ROOT, "checkpoints")
+    model_dir: Path = Path(DEFAULT_ROOT, MODEL)
+    output_dir: Path = Path(DEFAULT_ROOT, OUTPUT)
+    checkpoint_dir: Path = Path(DEFAULT_ROOT, CHECKPOINTS)
     hyperparameters: Mapping[str, object] = field(default_factory=dict)
     distribution: Distribution = Distribution.NONE
     model_parallel_parameters: Mapping[str, object] = field(default_factory=dict)
@@ -218,9 +221,9 @@ def _assemble(
         instance_groups=hosts.groups,
         network_interface=hosts.network_interface,
         channels=read_channels(source),
-        model_dir=_folder(source, "model_dir", "SM_MODEL_DIR", "model"),
-        output_dir=_folder(source, "output_dir", "SM_OUTPUT_DATA_DIR", "output/data"),
-        checkpoint_dir=source.found("checkpoint_dir", "the container's folder", source.root / "checkpoints"),
+        model_dir=_folder(source, "model_dir", "SM_MODEL_DIR", MODEL),
+        output_dir=_folder(source, "output_dir", "SM_OUTPUT_DATA_DIR", OUTPUT),
+        checkpoint_dir=source.found("checkpoint_dir", "the container's folder", source.root / CHECKPOINTS),
         hyperparameters=intent.hyperparameters,
         distribution=intent.distribution,
         model_parallel_parameters=intent.model_parallel_parameters,

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from lightning_sagemaker.errors import LaunchError
+from lightning_sagemaker.job.job import CHECKPOINTS, MODEL, OUTPUT
 
 GROUP = "homogeneousCluster"
 """Name of the only instance group of a job that defines none."""
@@ -113,7 +114,7 @@ class Folders:
 
     def create(self) -> None:
         """Create every folder that a container has."""
-        for name in ("input/config", "input/data", "model", "output/data", "checkpoints", "code"):
+        for name in ("input/config", "input/data", MODEL, OUTPUT, CHECKPOINTS, "code"):
             (self.base / name).mkdir(parents=True, exist_ok=True)
 
 

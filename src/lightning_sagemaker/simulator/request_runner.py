@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from lightning_sagemaker.errors import LaunchError
+from lightning_sagemaker.job.job import DEFAULT_ROOT
 from lightning_sagemaker.simulator import checks
 from lightning_sagemaker.simulator.cluster import LocalResult
 from lightning_sagemaker.simulator.contract import GROUP, Folders, write_atomically
@@ -36,7 +37,7 @@ from lightning_sagemaker.simulator.processes import Job
 Fetch = Callable[[str, Path], None]
 """Called with an ``s3://`` URI and a folder; copies the object or prefix into the folder."""
 
-_BASE = "/opt/ml"
+
 _REGION = "us-east-1"
 _DRIVERS = "sm_drivers"
 _TEXTS = (".sh", ".py", ".json")
@@ -144,7 +145,7 @@ class _Run:
                 "itself; or"
                 " build the request with `lightning-sagemaker launch` or the SDK's ModelTrainer, which set an entry point."
             )
-        return [part.replace(_BASE, str(self.folders(host).base)) for part in parts]
+        return [part.replace(DEFAULT_ROOT, str(self.folders(host).base)) for part in parts]
 
     def variables(self, index: int) -> dict[str, str]:
         """Variables that SageMaker sets in a container, and those of the simulation."""
@@ -152,7 +153,9 @@ class _Run:
         own, base = own_environment(), self.folders(self._hosts[index]).base
         threads = max(1, (os.cpu_count() or 1) // len(self._hosts))
         own.setdefault("OMP_NUM_THREADS", str(threads))
-        given = {key: value.replace(_BASE, str(base)) for key, value in self._request.get("Environment", {}).items()}
+        given = {
+            key: value.replace(DEFAULT_ROOT, str(base)) for key, value in self._request.get("Environment", {}).items()
+        }
         return {
             **without_gpus(self._gpus, own, self._request.get("HyperParameters", {})),
             **own,
@@ -213,7 +216,7 @@ class _Run:
         """Replace /opt/ml in the SDK's drivers by the host's folder; this package's driver gets it from a variable."""
         for path in (folders.data / _DRIVERS).rglob("*"):
             if path.suffix in _TEXTS and path.is_file() and not path.name.startswith("lightning_"):
-                path.write_text(path.read_text().replace(_BASE, str(folders.base)))
+                path.write_text(path.read_text().replace(DEFAULT_ROOT, str(folders.base)))
         for path in (folders.data / _DRIVERS).rglob("__pycache__"):
             shutil.rmtree(path)
 

@@ -12,19 +12,10 @@ from typing import Any
 from lightning_sagemaker.errors import LaunchError, suggestion
 from lightning_sagemaker.launch.planning.instances import find_instance
 from lightning_sagemaker.launch.spec.debugger import DEFAULT_IMAGE, DETAILED
+from lightning_sagemaker.smddp_modes import SMDDP_VERSIONS
 
 DEFAULT_PYTORCH = "2.8.0"
 """PyTorch version of jobs that set none."""
-
-SMDDP_PYTORCH = "2.5.1"
-"""Newest PyTorch version whose image has AWS's SMDDP (2.6.0), and so the default of jobs that use SMDDP."""
-
-SMDDP_VERSIONS = {
-    "1.6.0": "1.0.0", "1.7.1": "1.0.0", "1.8.1": "1.2.x", "1.9.1": "1.2.x", "1.10.2": "1.4.0", "1.11.0": "1.4.1",
-    "1.12.0": "1.5.0", "1.12.1": "1.6.0", "1.13.1": "1.7.0", "2.0.0": "1.8.0", "2.0.1": "2.0.2", "2.1.0": "2.1.0",
-    "2.2.0": "2.2.0", "2.3.0": "2.3.0", "2.5.1": "2.6.0",
-}  # fmt: skip
-"""PyTorch of an image -> its SMDDP (developer guide's release notes, read November 2026). Later images have none."""
 
 _FIRST_OF_P4D = {"1.6": "-cu110-ubuntu18.04-v3", "1.6.0": "-cu110-ubuntu18.04"}
 """Version in a tag -> its suffix on ml.p4d, whose GPUs need CUDA 11 (SDK 2.257's image_uris)."""

@@ -11,7 +11,7 @@ from lightning_sagemaker.errors import LaunchError
 from lightning_sagemaker.job import SMDDP_VARIABLES, Distribution, Launcher, SageMakerJob
 from lightning_sagemaker.launch.aws import translate_aws_errors
 from lightning_sagemaker.launch.planning import rules
-from lightning_sagemaker.launch.planning.images import SMDDP_PYTORCH, Image, find_image, parse_version
+from lightning_sagemaker.launch.planning.images import Image, find_image, parse_version
 from lightning_sagemaker.launch.planning.instances import find_instance
 from lightning_sagemaker.launch.planning.job_plan import SPOT_PATIENCE, JobPlan, base_name
 from lightning_sagemaker.launch.planning.pricing import Estimate, estimate, load_prices
@@ -23,6 +23,7 @@ from lightning_sagemaker.launch.spec.distribution import DistributionRequest
 from lightning_sagemaker.launch.spec.inputs import FileSystemInput
 from lightning_sagemaker.metric_lines import metric_definitions, names_of
 from lightning_sagemaker.selection import Selection, select_strategy
+from lightning_sagemaker.smddp_modes import NEWEST_PYTORCH
 
 _DISTRIBUTIONS = {
     "smddp": Distribution.SMDDP,
@@ -124,7 +125,7 @@ def choose_image(config: JobConfig, region: str) -> Image:
         return Image(config.image_uri)
     version = config.pytorch_version
     if version is None and config.transformers_version is None and config.distributed.kind == "smddp":
-        version = SMDDP_PYTORCH
+        version = NEWEST_PYTORCH
     return find_image(
         region, config.instance_type, version, config.transformers_version, config.py_version, _wants_library(config)
     )

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 
 from lightning_sagemaker.errors import LaunchError
 from lightning_sagemaker.job import Launcher, SageMakerJobError
-from lightning_sagemaker.launch.planning.images import SMDDP_PYTORCH, SMDDP_VERSIONS, Image, evaluator_image
+from lightning_sagemaker.launch.planning.images import Image, evaluator_image
 from lightning_sagemaker.launch.planning.instances import find_instance
 from lightning_sagemaker.launch.spec.carried import carried_values
 from lightning_sagemaker.launch.spec.config import JobConfig
@@ -20,7 +20,14 @@ from lightning_sagemaker.launch.spec.debugger import DEFAULT_IMAGE
 from lightning_sagemaker.launch.spec.inputs import INPUT_MODES, S3_ADDRESS, FileSystemInput
 from lightning_sagemaker.metric_lines import MAX_DEFINITIONS
 from lightning_sagemaker.simulator.contract import MAX_HYPERPARAMETERS, MAX_NAME, MAX_VALUE
-from lightning_sagemaker.smddp_modes import INSTANCE_TYPES, SmddpEngines, SmddpMode, smddp_engines
+from lightning_sagemaker.smddp_modes import (
+    INSTANCE_TYPES,
+    NEWEST_PYTORCH,
+    SMDDP_VERSIONS,
+    SmddpEngines,
+    SmddpMode,
+    smddp_engines,
+)
 
 MAX_RUN = 28 * 86_400
 MAX_KEEP_ALIVE = 21_600
@@ -277,7 +284,7 @@ def _check_smddp(config: JobConfig, image: Image) -> None:
     if image.pytorch is not None and image.smddp is None:
         raise LaunchError(
             f"The image of PyTorch {image.pytorch} has no SMDDP. HINT: set pytorch_version to one of"
-            f" {', '.join(SMDDP_VERSIONS)} (release notes, November 2026; the newest is {SMDDP_PYTORCH}), or"
+            f" {', '.join(SMDDP_VERSIONS)} (release notes, November 2026; the newest is {NEWEST_PYTORCH}), or"
             ' distribution="ddp".'
         )
     if engines is None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from lightning_sagemaker.job.job import DEFAULT_ROOT, OUTPUT
 from lightning_sagemaker.launch.planning.job_plan import JobPlan
 from lightning_sagemaker.launch.request.debugger import debugger_parts
 from lightning_sagemaker.launch.spec.carried import carried_config, carried_values, channel_names
@@ -18,7 +19,7 @@ from lightning_sagemaker.launch.spec.inputs import FileSystemInput, Input, Train
 
 DRIVER = "lightning_driver.py"
 
-_DRIVERS = "/opt/ml/input/data/sm_drivers"
+_DRIVERS = f"{DEFAULT_ROOT}/input/data/sm_drivers"
 
 START_COMMAND = f"exec $SM_PYTHON_CMD {_DRIVERS}/distributed_drivers/{DRIVER}"
 """``exec``: the driver becomes the container's first process, to which SageMaker sends SIGTERM."""
@@ -110,7 +111,7 @@ def create_request(plan: JobPlan, job_name: str, bucket: str) -> dict[str, Any]:
 
 def tensorboard_folder(config: JobConfig) -> str:
     """Folder that SageMaker copies to ``tensorboard_output_path``; by default where recipes write, or SageMaker's own."""
-    usual = "/opt/ml/output/data/tensorboard" if config.recipe else "/opt/ml/output/tensorboard"
+    usual = f"{DEFAULT_ROOT}/{OUTPUT if config.recipe else 'output'}/tensorboard"
     return config.tensorboard_local_path or usual
 
 

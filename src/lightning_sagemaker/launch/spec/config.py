@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from lightning_sagemaker.errors import LaunchError, suggestion
+from lightning_sagemaker.job.job import CHECKPOINTS, DEFAULT_ROOT
 from lightning_sagemaker.launch.spec.distribution import DistributionRequest, parse_distribution
 from lightning_sagemaker.launch.spec.groups import InstanceGroup, grouped, parse_groups
 from lightning_sagemaker.launch.spec.inputs import Input, parse_inputs
@@ -135,7 +136,7 @@ class JobConfig:
     max_run: int = 86_400
     max_wait: int | None = None
     checkpoint_s3_uri: str | None = None
-    checkpoint_local_path: str = "/opt/ml/checkpoints"
+    checkpoint_local_path: str = f"{DEFAULT_ROOT}/{CHECKPOINTS}"
     output_path: str | None = None
     output_kms_key: str | None = None
     disable_output_compression: bool = False
