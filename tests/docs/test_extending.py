@@ -46,7 +46,7 @@ found["steps"] = trainer.global_step
 
 steps = ["--max_steps", "2", "--max_train_samples", "64"]
 steps += ["--trainer.limit_val_batches", "1", "--run_dir", sys.argv[1], "--precision", "32-true"]
-cli.main(["run", "focal-classification", "fit", *steps])
+cli.main(["run", "focal-classification", "fit", "--config", "tiny.yaml", *steps])
 found["loss"] = json.loads(open(sys.argv[1] + "/output/metrics.json").read())["val_loss"]
 print("FOUND", json.dumps(found))
 """
@@ -70,7 +70,9 @@ def extended(tmp_path_factory):
         command = ["git", "apply", "--unsafe-paths", f"--directory={folder}", "-"]
         applied = subprocess.run(command, cwd="/", input=diff, capture_output=True, text=True, timeout=30)
         assert applied.returncode == 0, (
-            f"diff {number + 1} of {PAGE} does not fit the source any more:\n{applied.stderr}"
+            f"diff {number + 1} of {PAGE} does not fit the source any more: make the change of the page in a clone of the"
+            " repository, and put `git diff -U1` there (with `-C --find-copies-harder` for copied files) into the page."
+            f"\n{applied.stderr}"
         )
     assert len(diffs) == 4
     return folder
@@ -97,6 +99,23 @@ def test_what_the_diffs_add_works(extended, tmp_path):
     assert found["hosts"] == 0
     assert found["doctor"] == {"value": "gloo", "source": "LIGHTNING_SAGEMAKER_BACKEND"}
     assert found["metrics"][-4:] == ["val_loss", "val_accuracy", "test_loss", "test_accuracy"]
-    assert found["strategies"] == ["StaticGraphStrategy", "FabricStaticGraphStrategy"]
+    assert found["strategies"] == ["SMDDPStrategy", "FabricSMDDPStrategy"]
     assert (found["static"], found["steps"]) == ([True, True], 2)
     assert 0 < found["loss"] < 3
+
+
+@pytest.mark.slow
+def test_the_recipe_of_the_page_passes_the_tests_of_help(extended):
+    tests = [
+        "-p",
+        "no:cacheprovider",
+        "-n",
+        "0",
+        "-q",
+        "-k",
+        "focal-classification",
+        ROOT / "tests/recipes/test_help.py",
+    ]
+    result = run_bounded([sys.executable, "-m", "pytest", *tests], PYTHONPATH=str(extended / "src"))
+    assert result.returncode == 0, f"the recipe of {PAGE} is not one of this project:\n{result.stdout[-4000:]}"
+    assert "3 passed" in result.stdout
