@@ -84,14 +84,16 @@ def test_no_other_private_name_is_touched():
     own = {name for defined, _ in _names().values() for name in defined}
     allowed = own | _listed() | {name for table in TABLES for name in table.OPTIONAL} | {"_on_import"}
     others = {path: sorted(touched - allowed) for path, (_, touched) in _names().items()}
-    assert {path: names for path, names in others.items() if names} == {}
+    assert {path: names for path, names in others.items() if names} == {}, (
+        "private names of other libraries: list each, with its owner, in the library's table, _compat/names_*.py"
+    )
 
 
 def test_no_name_of_the_tables_is_unused():
     used = {name for both in _names().values() for names in both for name in names}
     listed = {name for table in TABLES for names in table.NAMES.values() for name in names if _is_private(name)}
     listed |= {name for table in TABLES for name in table.OPTIONAL}
-    assert sorted(listed - used) == []
+    assert sorted(listed - used) == [], "the source does not use them: remove them from _compat/names_*.py"
 
 
 def test_every_private_name_is_there():
@@ -123,5 +125,5 @@ def test_private_methods_of_lightning_that_the_strategies_override_are_listed():
         for name in {name for name in names if _is_private(name) and not name.startswith("_abc_")}:
             is_theirs = any(hasattr(base, name) or guard._is_set_by_methods(base, name) for base in others)
             found |= {name} if is_theirs else set()
-    assert sorted(found - listed) == []
+    assert sorted(found - listed) == [], "the strategies override them: list them in _compat/names_lightning.py"
     assert {"_num_nodes", "_configure_launcher"} <= found

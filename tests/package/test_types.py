@@ -11,7 +11,7 @@ MOST = 1.5
 """``Any`` per 100 lines of src, imports included."""
 
 CEILINGS = {
-    # Rooms that import no torch.
+    # Folders that import no torch.
     "commands": 8,
     "container": 2,
     "job": 0,

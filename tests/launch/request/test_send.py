@@ -27,7 +27,13 @@ from tests.launch.real_containers import CONTAINERS
 from tests.launch.seeds import CASES, ROLE, make
 
 GOLDEN = json.loads(FILE.read_text())
+ANEW = f"if this is intended, run `python -m tests.launch.golden` and review the diff of {FILE.relative_to(ROOT)}"
 SMALL = {"recipe": "albert-mlm", "role": ROLE, "instance_type": "ml.m5.xlarge"}
+
+
+def golden(case):
+    assert case in GOLDEN, f"{FILE.relative_to(ROOT)} has no request of {case!r}: run `python -m tests.launch.golden`"
+    return GOLDEN[case]
 
 
 def uploads(aws, begin):
@@ -37,7 +43,7 @@ def uploads(aws, begin):
 @pytest.mark.parametrize("case", CASES)
 def test_without_the_sdk_the_request_is_the_golden_one(case, tmp_path, monkeypatch):
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    assert plain(expected(case, tmp_path)) == GOLDEN[case]
+    assert plain(expected(case, tmp_path)) == golden(case), ANEW
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -46,7 +52,7 @@ def test_the_sdk_sends_what_was_announced(case, tmp_path, aws, sdk):
     begin = len(aws.calls)
     estimator.fit(inputs, wait=False)
     sent = aws.requests[estimator.job_name]
-    assert plain(sent) == GOLDEN[case]
+    assert plain(sent) == golden(case), ANEW
     assert [call for call in uploads(aws, begin) if "/input/code/source-" in call]
     assert estimator.latest_training_job.status in ("InProgress", "Completed")
     assert estimator.model_data.endswith(f"{estimator.job_name}/output/model.tar.gz")
