@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from lightning_sagemaker.strategies.factory import fabric_sagemaker_strategy, sagemaker_strategy
     from lightning_sagemaker.strategies.fsdp import FabricSMDDPFSDPStrategy, SMDDPFSDPStrategy
     from lightning_sagemaker.strategies.model_parallel import SMPStrategy
-    from lightning_sagemaker.strategies.sharded import SMPShardedStrategy
+    from lightning_sagemaker.strategies.sharded import FabricSMPShardedStrategy, SMPShardedStrategy
     from lightning_sagemaker.strategies.smddp import FabricSMDDPStrategy, SMDDPStrategy
 
 _HOMES = {
@@ -45,6 +45,7 @@ _HOMES = {
     "EvenLoader": "data.even",
     "FabricSMDDPFSDPStrategy": "strategies.fsdp",
     "FabricSMDDPStrategy": "strategies.smddp",
+    "FabricSMPShardedStrategy": "strategies.sharded",
     "FabricSageMakerDDPStrategy": "strategies.ddp",
     "Heartbeat": "callbacks.heartbeat",
     "InstanceGroup": "job",
@@ -82,6 +83,7 @@ __all__ = [
     "EvenLoader",
     "FabricSMDDPFSDPStrategy",
     "FabricSMDDPStrategy",
+    "FabricSMPShardedStrategy",
     "FabricSageMakerDDPStrategy",
     "Heartbeat",
     "InstanceGroup",

@@ -28,6 +28,9 @@ try:
 except SageMakerJobError as error:
     found["refused"] = str(error)
 found["hosts"] = cli.main(["hosts", "--first"])
+os.environ |= {"TRAINING_JOB_NAME": "job", "SM_HOSTS": "["}
+found["malformed"] = cli.main(["hosts"])
+del os.environ["TRAINING_JOB_NAME"], os.environ["SM_HOSTS"]
 os.environ["LIGHTNING_SAGEMAKER_BACKEND"] = "gloo"
 found["doctor"] = doctor.examine(quick=True)["job"]["plain_backend"]
 found["metrics"] = metric_lines.names_of("focal-classification")
@@ -96,7 +99,8 @@ def test_what_the_diffs_add_works(extended, tmp_path):
     assert found["place"].startswith(str(extended))
     assert (found["chosen"], found["set"]) == (["gloo", None], ["nccl", "LIGHTNING_SAGEMAKER_BACKEND"])
     assert "LIGHTNING_SAGEMAKER_BACKEND=mpi was set. HINT:" in found["refused"]
-    assert found["hosts"] == 0
+    assert (found["hosts"], found["malformed"]) == (0, 2)
+    assert "lightning-sagemaker hosts: error: SM_HOSTS is not valid JSON" in result.stdout
     assert found["doctor"] == {"value": "gloo", "source": "LIGHTNING_SAGEMAKER_BACKEND"}
     assert found["metrics"][-4:] == ["val_loss", "val_accuracy", "test_loss", "test_accuracy"]
     assert found["strategies"] == ["SMDDPStrategy", "FabricSMDDPStrategy"]

@@ -29,8 +29,8 @@ LAST_LINES = 60
 ROUNDING = 1e-5
 """Without /proc/cpuinfo torch takes other kernels, which add in another order."""
 
-RIGHT, SENTENCE = "right", "one sentence"
-STARTS = ("one process", "torchrun", "own start", "local")
+RIGHT, SENTENCE = "same loss", "one sentence"
+STARTS = ("one process", "torchrun", "Trainer(devices=2)", "local")
 """How two processes are started: by torchrun, by Lightning itself, as two simulated hosts."""
 
 
@@ -44,7 +44,7 @@ class Condition:
         inside: Command before the training's, such as ``prlimit --nofile=256``.
         unshare: Further options of ``unshare``.
         variables: Of the environment; None takes one away.
-        outcomes: By start, where it is not that the loss is right.
+        outcomes: By start, where it is not the same loss.
         folder: Name of the run's folder.
         after: Shell, run as root after the training.
         simulated: What is not as on a real machine.
@@ -82,7 +82,7 @@ class Ended:
     result: dict | None
 
     def outcome(self, plain: Ended | None) -> str:
-        """``right``, ``one sentence``, or what is wrong, compared to a run on the machine as it is."""
+        """``same loss``, ``one sentence``, or what is wrong, compared to a run on the machine as it is."""
         if self.returncode is None:
             return "hangs"
         if self.returncode == 0:
@@ -108,7 +108,7 @@ def command(start: str, folder: Path, program: Path) -> list[str]:
     if start == "torchrun":
         launcher = [python, "-m", "torch.distributed.run", "--nproc-per-node=2", f"--master-port={free_port()}"]
         return [*launcher, *training]
-    if start == "own start":
+    if start == "Trainer(devices=2)":
         return [python, *training, "--devices", "2"]
     return [python, "-m", "lightning_sagemaker.cli", "local", "--root", str(folder / "job"), "--", python, *training]
 
