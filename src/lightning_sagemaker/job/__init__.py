@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the environment once: the only package that reads ``SM_*``, launchers' variables and ``/opt/ml/input/config``."""
+"""Reads ``SM_*``, launchers' variables and ``/opt/ml/input/config`` once per process, for strategies and commands."""
 
 from __future__ import annotations
 
