@@ -170,3 +170,25 @@ def test_weights_only_are_not_resumed_from_and_exact_ones_come_first(tmp_path):
     said = []
     assert find_checkpoint(tmp_path, said.append).path == good
     assert "weights only" in said[0]
+
+
+class Stubborn:
+    """Cannot be made from its state."""
+
+    def __setstate__(self, state):
+        raise AttributeError("no shape")
+
+
+def test_a_complete_one_that_cannot_be_loaded_is_an_error(tmp_path):
+    """Training would start from an older one, or from scratch."""
+    write(tmp_path / "a.ckpt", 1)
+    path = write(tmp_path / "b.ckpt", 2)
+    content = torch.load(path) | {"hyper_parameters": {"spec": Stubborn()}}
+    content["hyper_parameters"]["spec"].value = 1
+    torch.save(content, path)
+    with pytest.raises(
+        CheckpointError, match=r"b\.ckpt is complete, but holds more than tensors .*HINT: keep objects out"
+    ):
+        find_checkpoint(tmp_path)
+    with pytest.raises(CheckpointError, match=r"is complete, but cannot be loaded \(AttributeError: no shape\).*HINT"):
+        find_checkpoint(tmp_path, weights_only=False)

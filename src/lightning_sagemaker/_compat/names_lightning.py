@@ -87,7 +87,10 @@ NAMES: dict[str, tuple[str, ...]] = {
     ),
     "{pytorch}.trainer.connectors.logger_connector.result:_ResultCollection": (),
     "{pytorch}.trainer.connectors.logger_connector.result:_ResultMetric": (),
-    "{pytorch}.trainer.connectors.checkpoint_connector:_CheckpointConnector": ("_loaded_checkpoint",),
+    "{pytorch}.trainer.connectors.checkpoint_connector:_CheckpointConnector": (
+        "_loaded_checkpoint",
+        "_restore_modules_and_callbacks",
+    ),
     "{pytorch}.trainer.trainer:Trainer": ("_checkpoint_connector", "_logger_connector", "_signal_connector"),
     "{pytorch}.utilities.combined_loader:CombinedLoader": ("_iterator",),
     "{pytorch}.utilities.combined_loader:_ModeIterator": ("_idx",),
@@ -95,5 +98,5 @@ NAMES: dict[str, tuple[str, ...]] = {
 }
 """Module and class -> names that it must have, on itself or on its objects."""
 
-OPTIONAL = {"_consumed"}
+OPTIONAL = {"_consumed", "_early_exit"}
 """Names that are asked for first, since only some kinds of objects or versions have them."""

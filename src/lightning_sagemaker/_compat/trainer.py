@@ -54,3 +54,8 @@ def counts(tracker: ReadyCompletedTracker) -> ProcessedTracker:
 
     """
     return cast("ProcessedTracker", tracker)
+
+
+def is_tuning(trainer: Trainer) -> bool:
+    """Whether the fit is that of a ``Tuner``, which ends once its callback has tried values."""
+    return any(getattr(callback, "_early_exit", False) for callback in callbacks_of(trainer))

@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import inspect
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lightning_sagemaker._compat.guard import TakenOver
 from lightning_sagemaker._compat.loops import LoopEvents, events_of
+from lightning_sagemaker._compat.trainer import is_tuning
 from lightning_sagemaker._lightning import Callback, rank_zero_info
 from lightning_sagemaker.callbacks.fit_state import FitState
 from lightning_sagemaker.callbacks.late_saves import LateSaves
@@ -17,10 +19,14 @@ from lightning_sagemaker.callbacks.logged_runs import load_logged_runs, save_log
 from lightning_sagemaker.callbacks.own_objects import reading_own_objects
 from lightning_sagemaker.callbacks.places import checkpoint_folder, is_remote, remote_io
 from lightning_sagemaker.checkpoint.atomic_write import CheckpointError
-from lightning_sagemaker.checkpoint.find import find_checkpoint
+from lightning_sagemaker.checkpoint.find import STATE, find_checkpoint
 
 if TYPE_CHECKING:
-    from lightning_sagemaker._types import Checkpoint, LightningModule, Trainer
+    from lightning_sagemaker._types import Checkpoint, LightningModule, PathLike, Trainer
+
+
+_COMPLETED = Counter[str]()
+"""How many fits this process has completed, by the folder of their checkpoints: a later one has checkpoints of its own."""
 
 
 class AutoResume(Callback):
@@ -32,6 +38,9 @@ class AutoResume(Callback):
     trains on the same samples with the same random numbers as an uninterrupted one. What cannot be restored, such as
     the position in an ``IterableDataset``, is logged at the start.
 
+    A script may call ``fit`` several times (folds, or pretraining and then fine-tuning): each fit resumes from its own
+    checkpoints, and a fit that has completed is none to resume from in the same process.
+
     Args:
         dirpath: Folder of the checkpoints. Default: the folder of the Trainer's ``ModelCheckpoint``, in a job the
             checkpoint folder, else ``checkpoints`` in the Trainer's ``default_root_dir``.
@@ -42,6 +51,7 @@ class AutoResume(Callback):
 
     Attributes:
         steps_are_long: Whether gradient accumulation takes so long that a stop does not wait for the step.
+        fits: Fits that this process had completed before, with checkpoints in the same folder.
 
     """
 
@@ -52,27 +62,34 @@ class AutoResume(Callback):
         self._state: FitState | None = None
         self._ended: FitState | None = None
         self._late_saves: LateSaves | None = None
-        self.steps_are_long = False
+        self.steps_are_long, self.fits = False, 0
+        self._taken = TakenOver()
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Search for a checkpoint, before the Trainer would load one."""
+        """Prepare to search for a checkpoint, where the Trainer would load one."""
         if stage == "fit" and self._state is None:
             self._events = events_of(trainer)
             self._ended = None
             self._state = FitState(trainer, self._events, lambda: self.steps_are_long)
             self._late_saves = LateSaves(trainer, self._events)
-        if stage == "fit" and not trainer.strategy.restore_checkpoint_after_setup:
-            self._resume(trainer)
+            self.fits = _COMPLETED[checkpoint_folder(trainer, self._dirpath)]
+            # The Trainer's own ckpt_path may be that of an evaluation before, or of a finder's trial.
+            self._taken.take(trainer._checkpoint_connector, "_restore_modules_and_callbacks", self._restoring(trainer))
 
-    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """As :meth:`setup`, for strategies that load into a model that is sharded already."""
-        if trainer.strategy.restore_checkpoint_after_setup:
-            self._resume(trainer)
+    def _restoring(self, trainer: Trainer) -> Callable[[Callable[..., None]], Callable[..., None]]:
+        def searching(restore: Callable[..., None]) -> Callable[..., None]:
+            def restored(checkpoint_path: PathLike | None = None, *args: object, **kwargs: object) -> None:
+                self._taken.give_back()
+                if checkpoint_path is not None:
+                    self.fit_state.found = str(checkpoint_path), None
+                elif (self._search or self._in_memory) and not is_tuning(trainer):
+                    with reading_own_objects(trainer):
+                        self._resume_from_newest(trainer)
+                restore(checkpoint_path, *args, **kwargs)
 
-    def _resume(self, trainer: Trainer) -> None:
-        if (self._search or self._in_memory) and self.fit_state.found is None:
-            with reading_own_objects(trainer):
-                self._resume_from_newest(trainer)
+            return restored
+
+        return searching
 
     def _resume_from_newest(self, trainer: Trainer) -> None:
         folder = checkpoint_folder(trainer, self._dirpath)
@@ -111,8 +128,8 @@ class AutoResume(Callback):
 
     def _find(self, trainer: Trainer, folder: str) -> tuple[str, int] | None:
         if is_remote(folder):
-            return remote_io(trainer).newest(folder, rank_zero_info)
-        found = find_checkpoint(folder, rank_zero_info, self._weights_only)
+            return remote_io(trainer).newest(folder, rank_zero_info, self.fits)
+        found = find_checkpoint(folder, rank_zero_info, self._weights_only, self.fits)
         return None if found is None else (str(found.path), found.step)
 
     def search(self) -> None:
@@ -153,6 +170,7 @@ class AutoResume(Callback):
             return
         if state is not None:
             state.save(checkpoint)
+            checkpoint[STATE]["fits"] = self.fits
             _leave_out_functions(checkpoint)
             save_logged_runs(trainer, checkpoint)
 
@@ -165,6 +183,8 @@ class AutoResume(Callback):
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Restore the Trainer and its loaders to their original state; a script may still save."""
         if self._state is not None:
+            if self._state.runs:
+                _COMPLETED[checkpoint_folder(trainer, self._dirpath)] += 1
             self._state.end()
             self._ended = self._state
         self._release()
@@ -184,6 +204,7 @@ class AutoResume(Callback):
         taken.take(trainer.strategy, "on_exception", at_the_end)
 
     def _release(self) -> None:
+        self._taken.give_back()
         if self._state is not None and self._events is not None:
             self._state.release()
             self._events.release()

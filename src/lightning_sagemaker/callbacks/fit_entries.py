@@ -91,6 +91,7 @@ class FitEntry(Facts, total=False):
         ranks: State of each rank.
         own: State of this rank.
         again: Whether to call the hooks of a batch's end.
+        fits: Fits that the process had completed before, with checkpoints in the same folder.
 
     """
 
@@ -102,6 +103,7 @@ class FitEntry(Facts, total=False):
     ranks: list[RankState]
     own: RankState
     again: Callable[[], None]
+    fits: int
 
 
 class Noted(TypedDict):

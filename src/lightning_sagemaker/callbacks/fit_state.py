@@ -55,6 +55,7 @@ class FitState:
 
     Attributes:
         found: The checkpoint to resume from, and whether only data is loaded from it.
+        runs: Whether the loops have run, and not for a finder's trial only.
         complete: Called with the states of all ranks; returns those to write.
         exchanged: The weights that hooks exchange for a validation.
         start: The script's hooks of the start, and of an epoch's beginning.
@@ -70,14 +71,12 @@ class FitState:
         self.attributes = PlainAttributes(trainer, lambda: self.modules.recent()[0])
         self.found: tuple[str, bool | None] | None = None
         self.complete: Callable[[list[RankState]], list[RankState]] = list
-        if trainer.ckpt_path is not None:  # which is another one after a finder's trial
-            self.found = str(trainer.ckpt_path), None
         self._before_validation: RankState | None = None
         self._held: RankState | None = None
         self._loaded: FitEntry | None = None
         self.start = StartHooks(trainer, events, lambda: self._loaded is not None)
         self._noted: Noted | None = None
-        self._runs = self._has_tried = False
+        self.runs = self._has_tried = False
         events.loaders_made.append(self.loaders.watch_training)
         events.validation_loaders_made.append(self.loaders.watch_validation)
         events.epoch_is_next.append(self.attributes.begin)
@@ -89,7 +88,7 @@ class FitState:
 
     def save(self, checkpoint: Checkpoint) -> None:
         """Add the states of all ranks to a checkpoint that is being saved. Collective."""
-        if not self._runs:  # nothing has begun: as those to which Lightning's finders go back
+        if not self.runs:  # nothing has begun: as those to which Lightning's finders go back
             checkpoint[STATE] = {}
             return
         self.exchanged.check_saved()
@@ -142,7 +141,7 @@ class FitState:
 
     def end(self) -> None:
         """The fit has ended normally: a checkpoint that is saved later holds its current state."""
-        self._noted = self._note() if self._runs else self._noted
+        self._noted = self._note() if self.runs else self._noted
 
     @property
     def is_at_end(self) -> bool:
@@ -237,7 +236,7 @@ class FitState:
     def load(self, checkpoint: Checkpoint) -> None:
         """Keep a checkpoint's state until the loops run."""
         state = checkpoint.get(STATE)
-        if self._runs or (state is not None and "phase" not in state):  # a callback goes back to where it began a trial
+        if self.runs or (state is not None and "phase" not in state):  # a callback goes back to where it began a trial
             return
         self._loaded = state
         if self._loaded is None:
@@ -251,11 +250,11 @@ class FitState:
         if self._events.is_trial:
             self._try(run)
             return
-        if self._has_tried and self.found is not None and not self._runs:
+        if self._has_tried and self.found is not None and not self.runs:
             # The trial has gone back to where it began, and Lightning has forgotten what was to be loaded then.
             with reading_own_objects(self._trainer):
                 self._trainer._checkpoint_connector.restore(*self.found)
-        self._runs = True
+        self.runs = True
         loaded, self._loaded = self._loaded, None
         if loaded is None:
             run()

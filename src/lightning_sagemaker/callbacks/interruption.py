@@ -244,7 +244,7 @@ class SpotInterruption(Callback):
     def _save(self, trainer: Trainer) -> str:
         """Write a checkpoint and remove older ones. Collective."""
         folder = checkpoint_folder(trainer, self._dirpath)
-        path = f"{folder}/{name_of(trainer.global_step)}"
+        path = f"{folder}/{name_of(trainer.global_step, self._resume(trainer).fits)}"
         begin = time.monotonic()
         self._saves = False
         trainer.save_checkpoint(path, weights_only=False)
@@ -266,7 +266,8 @@ class SpotInterruption(Callback):
         return path
 
     def _remove_old(self, trainer: Trainer, folder: str) -> None:
-        for name in outdated(names_in(trainer, folder), trainer.global_step, self._keep):
+        fits = self._resume(trainer).fits
+        for name in outdated(names_in(trainer, folder), trainer.global_step, self._keep, fits):
             remove(trainer, f"{folder}/{name}")
 
     def _stop(self, trainer: Trainer, within_validation: bool = False) -> None:

@@ -23,14 +23,14 @@ class RemoteCheckpoints(Protocol):
     def names(self, folder: str) -> list[str]:
         """Names of the checkpoints in a folder."""
 
-    def newest(self, folder: str, say: Callable[[str], None]) -> tuple[str, int] | None:
-        """URI and steps of the newest complete one."""
+    def newest(self, folder: str, say: Callable[[str], None], fits: int | None = None) -> tuple[str, int] | None:
+        """URI and steps of the newest complete one, of a fit before which so many had completed."""
 
     def remove_checkpoint(self, path: PathLike) -> None:
         """Remove one."""
 
 
-_NAME = re.compile(r"auto-step=(\d+)\.ckpt")
+_NAME = re.compile(r"auto-(?:fit=(\d+)-)?step=(\d+)\.ckpt")
 
 
 def checkpoint_folder(trainer: Trainer, dirpath: str | Path | None) -> str:
@@ -55,21 +55,23 @@ def is_remote(folder: str) -> bool:
     return "://" in folder
 
 
-def name_of(step: int) -> str:
-    """Name of the automatic checkpoint after this many steps."""
-    return f"auto-step={step}.ckpt"
+def name_of(step: int, fits: int = 0) -> str:
+    """Name of the automatic checkpoint after this many steps, of a fit before which so many had completed."""
+    return f"auto-fit={fits}-step={step}.ckpt" if fits else f"auto-step={step}.ckpt"
 
 
-def outdated(names: Iterable[str], step: int, keep: int) -> list[str]:
+def outdated(names: Iterable[str], step: int, keep: int, fits: int = 0) -> list[str]:
     """Automatic checkpoints that are no longer needed.
 
     Args:
         names: Names of everything in the folder.
         step: Step of the newest checkpoint.
         keep: How many to keep.
+        fits: Fits that had completed before this one; the others' are kept.
 
     """
-    found = {int(match[1]): name for name in names if (match := _NAME.fullmatch(name))}
+    matches = [match for name in names if (match := _NAME.fullmatch(name))]
+    found = {int(match[2]): match[0] for match in matches if int(match[1] or 0) == fits}
     past = sorted(number for number in found if number <= step)
     future = found.keys() - set(past)  # damaged: this run did not resume from them
     return [found[number] for number in (*past[:-keep], *future)]

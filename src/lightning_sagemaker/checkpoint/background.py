@@ -25,7 +25,7 @@ from torch.optim import Optimizer
 from lightning_sagemaker._compat.store import process_store
 from lightning_sagemaker.checkpoint.atomic_write import sync_folder
 from lightning_sagemaker.checkpoint.deferred import DeferredCopies
-from lightning_sagemaker.checkpoint.find import META, write_sums
+from lightning_sagemaker.checkpoint.find import META, fits_before, write_sums
 from lightning_sagemaker.checkpoint.messages import Messages, Refusal
 from lightning_sagemaker.checkpoint.own_part import UNFINISHED, OwnPart, Written
 from lightning_sagemaker.checkpoint.s3 import S3CheckpointIO
@@ -57,6 +57,7 @@ class _Task:
         rest: Everything else, as the content of a file; the first process's is written.
         place: Folder, or S3 URI; the first process's is used.
         step: Optimizer steps.
+        fits: Fits that the script had completed before.
         messages: Messages of this checkpoint.
 
     """
@@ -67,6 +68,7 @@ class _Task:
     rest: bytes
     place: str
     step: int
+    fits: int
     messages: Messages
 
 
@@ -128,8 +130,8 @@ class BackgroundSave:
         self._given_up.clear()
         name = f"lightning-sagemaker/checkpoint/{next(_NUMBERS)}"
         messages = Messages(process_store(), name, self._given_up)
-        step = int(rest.get("global_step", 0))
-        task = _Task(state, self.deferred, self._staging.version, content.getvalue(), place, step, messages)
+        step, fits = int(rest.get("global_step", 0)), fits_before(rest)
+        task = _Task(state, self.deferred, self._staging.version, content.getvalue(), place, step, fits, messages)
         self._is_whole = None
         self._written.clear()
         self._thread = threading.Thread(target=self._run, args=(task,), name="checkpoint")
@@ -255,7 +257,7 @@ class BackgroundSave:
         everything = {name: facts for of_one in sums for name, facts in of_one.items()}
         everything |= {name: part.put(part.folder / name) for name in (META, ".metadata")}
         if part.is_remote:
-            self._remote().finish_parts(task.place, task.step, everything)
+            self._remote().finish_parts(task.place, task.step, everything, task.fits)
         else:
             write_sums(part.folder, everything)
             _put_in_place(part.folder, Path(task.place))

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import pickle
 import re
 import zipfile
 import zlib
@@ -42,16 +41,18 @@ class FoundCheckpoint:
         path: A file, or the folder of a sharded one.
         step: Optimizer steps of the run.
         exact: Whether it has the state for an exact resume. One saved by an exception does not.
+        fits: Fits that the script had completed before the one that saved it.
 
     """
 
     path: Path
     step: int
     exact: bool = True
+    fits: int = 0
 
 
 def find_checkpoint(
-    folder: str | Path, say: Callable[[str], None] = print, weights_only: bool = True
+    folder: str | Path, say: Callable[[str], None] = print, weights_only: bool = True, fits: int | None = None
 ) -> FoundCheckpoint | None:
     """The complete checkpoint in ``folder`` with the most steps, by its contents; file times may be those of a download.
 
@@ -59,6 +60,7 @@ def find_checkpoint(
         folder: Holds ``*.ckpt``, files or folders; need not exist.
         say: Called with a message for each that cannot be used.
         weights_only: Load data only. ``False`` allows the files to run code: use it for trusted checkpoints only.
+        fits: Consider those only before whose fit the script had completed this many. None: all.
 
     Returns:
         None if there is none.
@@ -84,6 +86,10 @@ def find_checkpoint(
             raise
         except Exception as error:
             say(f"{path} is incomplete; skipping it ({_first_line(error)})")
+    others = [found.path.name for found in candidates if fits not in (None, found.fits)]
+    if others:
+        say(of_other_fits(folder, others))
+    candidates = [found for found in candidates if found.path.name not in others]
     for found in sorted(candidates, key=lambda one: (one.step, one.exact, one.path.name), reverse=True):
         damage = _damage(found.path)
         if damage is None:
@@ -92,7 +98,16 @@ def find_checkpoint(
     return None
 
 
-def _read_step(path: Path, weights_only: bool) -> tuple[int, bool]:
+def of_other_fits(folder: str | Path, names: list[str]) -> str:
+    """Why checkpoints are not resumed from."""
+    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    return (
+        f"{folder}: {names[0]}{more} of another fit of this script, not resumed from. HINT: to continue from it, pass"
+        " ckpt_path= to fit."
+    )
+
+
+def _read_step(path: Path, weights_only: bool) -> tuple[int, bool, int]:
     """Cheap: tensors are mapped, not read."""
     file = path / META if path.is_dir() else path
     for part in path.iterdir() if path.is_dir() else (path,):
@@ -102,17 +117,25 @@ def _read_step(path: Path, weights_only: bool) -> tuple[int, bool]:
             raise ValueError("truncated torch.save file")
     try:
         content: Checkpoint = torch.load(file, map_location="cpu", mmap=True, weights_only=weights_only)
-    except pickle.UnpicklingError as error:
-        if "weights_only" not in str(error) or _damage(path) is not None:
+    except Exception as error:  # of a damaged file, or of the script's own classes
+        if _damage(path) is not None:
             raise
         raise CheckpointError(
-            f"{path} holds more than tensors and plain containers, and is not loaded, as that could run code"
-            f" ({_refused(error)}). HINT: keep objects out of hyperparameters and callback states; if you trust the file,"
-            " use AutoResume(weights_only=False)."
+            f"{path} is complete, but holds more than tensors and plain containers, and is not loaded, as that could run"
+            f" code ({_refused(error)}). HINT: keep objects out of hyperparameters and callback states; if you trust the"
+            " file, use AutoResume(weights_only=False)."
+            if weights_only
+            else f"{path} is complete, but cannot be loaded ({_first_line(error)}). HINT: this may be another version of"
+            " the classes in it; move it elsewhere to resume from an older one."
         ) from error
     if "loops" in content and "callbacks" not in content:
         raise ValueError("it contains weights only")
-    return int(content["global_step"]), STATE in content
+    return int(content["global_step"]), STATE in content, fits_before(content)
+
+
+def fits_before(content: Checkpoint) -> int:
+    """How many fits the script had completed before the one that saved a checkpoint; 0 for those of other programs."""
+    return int((content.get(STATE) or {}).get("fits", 0))
 
 
 def _unreadable(error: PermissionError) -> CheckpointError:
@@ -184,7 +207,7 @@ def _missing_part(path: Path) -> str | None:
     return None
 
 
-def _refused(error: pickle.UnpicklingError) -> str:
+def _refused(error: Exception) -> str:
     """The class that torch reports, from its long message."""
     found = re.search(r"(?:WeightsUnpickler error|weights_only):\s*(.{1,160})", str(error))
     return found[1].split(" was not an allowed", 1)[0] if found else _first_line(error)

@@ -17,7 +17,7 @@ import torch.distributed.checkpoint as dcp
 
 from lightning_sagemaker._compat.dcp import read_whole
 from lightning_sagemaker.checkpoint.atomic_write import CheckpointError
-from lightning_sagemaker.checkpoint.find import META, SUMS, file_sum, write_sums
+from lightning_sagemaker.checkpoint.find import META, SUMS, file_sum, fits_before, write_sums
 from lightning_sagemaker.checkpoint.s3 import SCHEME, S3CheckpointIO
 from lightning_sagemaker.collectives.agreement import from_first, of_all, run_and_sync_errors
 
@@ -85,7 +85,7 @@ class CheckpointParts:
 
             def finish() -> None:
                 if is_first and is_remote:
-                    self.remote.finish_parts(place, step, sums)
+                    self.remote.finish_parts(place, step, sums, fits_before(checkpoint))
                 elif is_first:
                     write_sums(folder, sums)
 

@@ -19,6 +19,7 @@ from typing_extensions import override
 
 from lightning_sagemaker._lightning import CheckpointIO, rank_zero_warn
 from lightning_sagemaker.checkpoint.atomic_write import CheckpointError
+from lightning_sagemaker.checkpoint.find import fits_before, of_other_fits
 
 if TYPE_CHECKING:
     from s3torchconnector._s3client import S3Client
@@ -88,7 +89,8 @@ class S3CheckpointIO(CheckpointIO):
             size = self._client.head_object(bucket, key).size
             if size != counted.size:
                 raise OSError(f"received {size} of {counted.size} bytes")
-            return {"step": int(checkpoint.get("global_step", 0)), "size": counted.size, "crc32": counted.crc}
+            about = {"step": int(checkpoint.get("global_step", 0)), "fits": fits_before(checkpoint)}
+            return {**about, "size": counted.size, "crc32": counted.crc}
 
         note = self._try(write, f"write {path}")
         self._try(lambda: self._put(bucket, key + _NOTE, json.dumps(note).encode()), f"write {path}{_NOTE}")
@@ -143,18 +145,19 @@ class S3CheckpointIO(CheckpointIO):
 
         return self._try(write, f"write {path}/{file.name}")
 
-    def finish_parts(self, path: str, step: int, parts: dict[str, list[int]]) -> None:
+    def finish_parts(self, path: str, step: int, parts: dict[str, list[int]], fits: int = 0) -> None:
         """Mark a checkpoint as complete.
 
         Args:
             path: URI of the checkpoint.
             step: Optimizer steps of the run.
             parts: Name -> what :meth:`put_part` returned, of all processes.
+            fits: Fits that the script had completed before.
 
         """
         bucket, key = split_address(path)
         size = sum(size for size, _ in parts.values())
-        note = {"step": step, "size": size, "crc32": 0, "parts": parts}
+        note = {"step": step, "fits": fits, "size": size, "crc32": 0, "parts": parts}
         self._try(lambda: self._put(bucket, key + _NOTE, json.dumps(note).encode()), f"write {path}{_NOTE}")
 
     def fetch_parts(self, path: str, folder: Path) -> None:
@@ -180,18 +183,20 @@ class S3CheckpointIO(CheckpointIO):
         keys = self._try(lambda: self._list(bucket, prefix), f"list {folder}")
         return sorted({key[len(prefix) :].removesuffix(_NOTE) for key in keys})
 
-    def newest(self, folder: str, say: Callable[[str], None]) -> tuple[str, int] | None:
+    def newest(self, folder: str, say: Callable[[str], None], fits: int | None = None) -> tuple[str, int] | None:
         """URI and steps of the complete checkpoint in a folder with the most steps; None if there is none.
 
         Args:
             folder: ``s3://bucket/prefix``.
             say: Called with a message for each that cannot be used.
+            fits: Consider those only before whose fit the script had completed this many. None: all.
 
         """
         bucket, prefix = split_address(folder)
         prefix = f"{prefix.rstrip('/')}/" if prefix else ""
         sizes = self._try(lambda: self._list(bucket, prefix), f"list {folder}")
         found: list[tuple[int, str]] = []
+        others = []
         for key in sorted({key.removesuffix(_NOTE) for key in sizes}):
             if not key.endswith(".ckpt"):
                 continue
@@ -201,8 +206,12 @@ class S3CheckpointIO(CheckpointIO):
                 size = sum(self._try(functools.partial(self._list, bucket, f"{key}/"), f"list {key}").values())
             if note is None or note["size"] != size:
                 say(f"{SCHEME}{bucket}/{key} is incomplete; skipping it")
+            elif fits not in (None, note["fits"]):
+                others.append(key.rpartition("/")[2])
             else:
                 found.append((note["step"], key))
+        if others:
+            say(of_other_fits(folder, others))
         return (f"{SCHEME}{bucket}/{max(found)[1]}", max(found)[0]) if found else None
 
     def _note(self, bucket: str, key: str, exists: bool) -> dict[str, int] | None:
@@ -212,7 +221,7 @@ class S3CheckpointIO(CheckpointIO):
         content = self._try(lambda: self._get(bucket, key + _NOTE), f"read {SCHEME}{bucket}/{key}{_NOTE}")
         try:
             note = json.loads(content)
-            return {name: int(note[name]) for name in ("step", "size", "crc32")}
+            return {"fits": int(note.get("fits", 0)), **{name: int(note[name]) for name in ("step", "size", "crc32")}}
         except (ValueError, KeyError, TypeError):
             return None
 
