@@ -48,6 +48,12 @@ def is_contract_variable(name: str) -> bool:
     return name in _CONTRACT_NAMES or (name.startswith(_CONTRACT_PREFIXES) and not name.startswith(kept))
 
 
+def new_process() -> None:
+    """What follows in a test stands for another process: none of its fits has completed."""
+    if (module := sys.modules.get("lightning_sagemaker.callbacks.auto_resume")) is not None:
+        module._COMPLETED.clear()
+
+
 @pytest.fixture(autouse=True)
 def clean_environment():
     """Each test begins without the variables of a job, on rank zero, and leaves the environment as it was."""
@@ -55,6 +61,7 @@ def clean_environment():
     for name in list(os.environ):
         if is_contract_variable(name):
             del os.environ[name]
+    new_process()
     rank_zero_only.rank = 0  # a strategy of another test may have said that it has another
     yield
     os.environ.clear()

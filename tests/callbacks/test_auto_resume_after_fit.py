@@ -8,6 +8,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_sagemaker import AutoResume
 from lightning_sagemaker.checkpoint.find import STATE
+from tests.conftest import new_process
 
 SIZE, BATCH, EPOCHS = 120, 4, 3
 
@@ -29,6 +30,7 @@ class Model(LightningModule):
 
 
 def _fit(folder, save=True, **options):
+    new_process()
     torch.manual_seed(3)
     model = Model()
     data = TensorDataset(torch.arange(float(SIZE))[:, None])

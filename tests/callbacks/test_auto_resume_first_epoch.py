@@ -9,6 +9,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer, seed_everythin
 from torch.utils.data import DataLoader
 
 from lightning_sagemaker import AutoResume
+from tests.conftest import new_process
 
 
 class Model(LightningModule):
@@ -32,6 +33,7 @@ class Saves(Callback):
 
 
 def trained(folder, workers, saves=None, batch=4):
+    new_process()
     seed_everything(1, verbose=False)
     model = Model()
     callbacks = [AutoResume(folder, search=saves is None), *([] if saves is None else [saves])]

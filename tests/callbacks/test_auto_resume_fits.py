@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader
 from lightning_sagemaker import AutoResume, SpotInterruption
 from lightning_sagemaker.callbacks import auto_resume
 from lightning_sagemaker.callbacks.interruption import Interrupted
+from tests.conftest import new_process
 
 DATA = torch.randn(24, 4, generator=torch.Generator().manual_seed(0))
 
@@ -52,13 +53,6 @@ class StopAt(Callback):
             os.kill(os.getpid(), signal.SIGTERM)
 
 
-@pytest.fixture(autouse=True)
-def new_process():
-    """A script's start: no fit has completed."""
-    auto_resume._COMPLETED.clear()
-    return auto_resume._COMPLETED.clear
-
-
 def trainer_of(folder, *callbacks, every=None, **options):
     own = [AutoResume(folder), SpotInterruption(folder, save_every=every, overhead=1.0)] if folder else []
     return Trainer(
@@ -88,7 +82,7 @@ def test_a_later_fit_does_not_resume_from_an_earlier_one(tmp_path):
 
 
 @pytest.mark.parametrize("stop", [(0, 5), (1, 5), (2, 9)])
-def test_each_fit_resumes_from_its_own(stop, tmp_path, new_process):
+def test_each_fit_resumes_from_its_own(stop, tmp_path):
     alone = folds(None)
     assert len(folds(tmp_path, stop, every=timedelta(0))) == stop[0]
     new_process()
@@ -108,7 +102,7 @@ def test_a_completed_fit_says_that_it_is_not_resumed_from(tmp_path, caplog):
 
 
 @pytest.mark.parametrize("before", ["lr_find", "scale_batch_size", "validate"])
-def test_what_comes_before_the_fit_is_not_taken_for_its_checkpoint(before, tmp_path, new_process):
+def test_what_comes_before_the_fit_is_not_taken_for_its_checkpoint(before, tmp_path):
     plain = trainer_of(None)
     plain.fit(Module(), DataLoader(DATA, 4))
     plain.save_checkpoint(tmp_path / "pretrained.ckpt")

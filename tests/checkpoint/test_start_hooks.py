@@ -8,6 +8,7 @@ from torch.utils.data import DataLoader
 
 from lightning_sagemaker import AutoResume
 from lightning_sagemaker.checkpoint import own_weights
+from tests.conftest import new_process
 
 
 class Module(LightningModule):
@@ -32,6 +33,7 @@ class Module(LightningModule):
 
 
 def _fit(folder, epochs, path=None):
+    new_process()
     seed_everything(1, verbose=False)
     module, quiet = Module(), dict.fromkeys(("logger", "enable_progress_bar", "enable_model_summary"), False)
     callbacks = [AutoResume(folder), ModelCheckpoint(folder, save_last=True)]
