@@ -148,7 +148,7 @@ class FabricSteps:
             return False
         if self.averaged:
             return True
-        self._adopted.add(parameters)
+        self._adopted.add()
         means, ok, statistics = None, True, []
         try:
             work = dist.all_reduce(flags, dist.ReduceOp.MAX, async_op=True)

@@ -14,7 +14,7 @@ from typing import Any
 import torch.distributed as dist
 from torch import Tensor
 
-from lightning_sagemaker._compat.loops import LoopEvents, events_of, tells_of_weights
+from lightning_sagemaker._compat.loops import LoopEvents, announces_weight_update, events_of
 from lightning_sagemaker._lightning import Callback, rank_zero_info
 from lightning_sagemaker.callbacks.auto_resume import AutoResume
 from lightning_sagemaker.callbacks.interruption import SpotInterruption
@@ -86,23 +86,26 @@ class RecoveringFit(Callback):
         self._begin_quorum()
         events = self._events = events_of(trainer)
         self._held = HeldState(trainer, resume, self._steps, number, self._replicas)
-        self._hooks, self._is_told = HookCollectives(trainer.strategy.root_device), tells_of_weights(trainer)
+        self._hooks, self._is_told = HookCollectives(trainer.strategy.root_device), announces_weight_update(trainer)
         resume.complete = lambda states: of_all_shards(states, self._rank.order, self._world_size, pl_module)
-        inner = events.goes_on
+        inner = events.run_override
         assert inner is not None
-        events.goes_on = lambda run: self._run(lambda: inner(run))
-        events.loaders_made.append(self._deal)
+        events.run_override = lambda run: self._run(lambda: inner(run))
+        events.after_training_loaders.append(self._deal)
         if trainer.fit_loop._combined_loader is not None:  # made already, by a schedule that asked for their length
             self._deal(trainer.fit_loop._combined_loader)
-        events.epoch_is_next.append(lambda: self._hold(Moment.EPOCH))
-        events.epoch_is_next.append(lambda: self._rank.begin_epoch(trainer.current_epoch))
-        events.weights_are_next.append(self._leave_state)
-        events.module_is_done.insert(0, self._before_saves)
-        events.batch_hooks_are_over.append(self._end_hooks)
-        events.batch_is_over.insert(0, self._end_batch)
-        events.evaluates, events.ends_evaluation = self._steps.evaluation_step, self._steps.evaluation_end
-        events.validation_begins.append(self._begin_validation)
-        events.validation_loaders_made.append(lambda _: self._deal_validation())
+        events.before_epoch.append(lambda: self._hold(Moment.EPOCH))
+        events.before_epoch.append(lambda: self._rank.begin_epoch(trainer.current_epoch))
+        events.before_weight_update.append(self._leave_state)
+        events.after_module_batch_end.insert(0, self._before_saves)
+        events.after_batch_hooks.append(self._end_hooks)
+        events.after_batch.insert(0, self._end_batch)
+        events.validation_step_context, events.validation_end_context = (
+            self._steps.evaluation_step,
+            self._steps.evaluation_end,
+        )
+        events.before_validation.append(self._begin_validation)
+        events.after_validation_loaders.append(lambda _: self._deal_validation())
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Called first: other callbacks may wait for other ranks, as saving does."""
