@@ -73,10 +73,10 @@ class LoopEvents:
     """Moments of a fit, and lists of what to call then; see :func:`events_of`.
 
     The listeners of a moment are called in the order of its list. Each appends itself as its callback begins the fit: in
-    ``setup`` :class:`.FitState` and the callbacks that stop the fit or copy its state, in the Trainer's order of callbacks; in
-    ``on_fit_start`` recovery in the job. A listener of ``after_batch`` or ``after_module_batch_end`` may save, wait for other
-    ranks or leave the loops. What keeps the state of the step therefore precedes all of these, by ``insert(0)``: recovery in
-    the job, which inserts itself last and so is the first, then :class:`.FitState`.
+    ``setup`` :class:`.FitState` and the callbacks that stop the fit or copy its state, in the Trainer's order of callbacks,
+    in ``on_fit_start`` recovery in the job. A listener of ``after_batch`` or ``after_module_batch_end`` may save, wait for
+    other ranks or leave the loops. What keeps the state of the step therefore precedes all of these, by ``insert(0)``:
+    recovery in the job, which inserts itself last and so is the first, then :class:`.FitState`.
 
     Attributes:
         after_checkpoint_load: After the module and the callbacks have loaded a checkpoint, if there is one.

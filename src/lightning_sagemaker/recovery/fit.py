@@ -56,7 +56,7 @@ class RecoveringFit(Callback):
         replicas: Replicas | None = None,
         is_asked: bool = True,
     ) -> None:
-        self._rank, self._member, self._form, self._world_size = rank, rank.member, form, world_size
+        self._rank, self._client, self._form, self._world_size = rank, rank.client, form, world_size
         self._replicas, self._is_asked = replicas, is_asked
         self._events: LoopEvents | None = None
         self._held: HeldState | None = None
@@ -75,7 +75,7 @@ class RecoveringFit(Callback):
             CannotRecover: If the script does something that cannot be repeated after a loss.
 
         """
-        with restarting_instead(self._member, self._is_asked):
+        with restarting_instead(self._client, self._is_asked):
             check(trainer)
         self._trainer = trainer
         if self._leads:
@@ -130,7 +130,7 @@ class RecoveringFit(Callback):
 
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
         """All have agreed that the fit is over: a rank lost from here on is not replaced, as it could not join."""
-        self._member.finish()
+        self._client.finish()
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Restore the loops."""
@@ -156,7 +156,7 @@ class RecoveringFit(Callback):
         self._rank.end_early()
         if self._end is not None:
             self._save_and_end(self._end)
-        if self._changes or self._member.changed:
+        if self._changes or self._client.changed:
             raise RanksChanged("the ranks have changed")
         assert self._steps is not None
         self._steps.begin_batch(batch, batch_idx)
@@ -190,9 +190,9 @@ class RecoveringFit(Callback):
 
     def _commit(self, is_valid: bool, meanwhile: Callable[[], None]) -> None:
         self._check_whole()
-        vote = self._member.vote(self._trainer.global_step + 1, ok=is_valid)
+        vote = self._client.vote(self._trainer.global_step + 1, ok=is_valid)
         meanwhile()
-        decision = self._member.decision(vote)
+        decision = self._client.decision(vote)
         if not decision["commit"]:
             raise RanksChanged("a rank was lost")
         self._changes = decision["change"]
@@ -207,7 +207,7 @@ class RecoveringFit(Callback):
 
     def _check_whole(self) -> None:
         if not self._rank.is_whole(self._trainer.strategy.root_device):
-            if self._member.changed:
+            if self._client.changed:
                 raise RanksChanged("a rank was lost")
             raise RuntimeError("NCCL has aborted a collective")
 
@@ -223,12 +223,12 @@ class RecoveringFit(Callback):
         while True:
             try:
                 run()
-                if not self._member.commit(self._trainer.global_step, ok=True)["commit"]:
+                if not self._client.commit(self._trainer.global_step, ok=True)["commit"]:
                     raise RanksChanged("a rank was lost before all had finished")
                 break
             except Exception as error:
                 if isinstance(error, NeedsAllRanks):
-                    self._member.wait_for_all(error.collective)
+                    self._client.wait_for_all(error.collective)
                 elif not is_loss(error, self._rank, self._trainer.global_step):
                     raise
             begin = time.monotonic()
@@ -242,7 +242,7 @@ class RecoveringFit(Callback):
         """Join a quorum, with the state of its most advanced ranks."""
         held, trainer = self._held, self._trainer
         assert held is not None
-        with restarting_instead(self._member, self._is_asked):
+        with restarting_instead(self._client, self._is_asked):
             held.leave_validation()
         if self._leads:
             end_writing(trainer.loggers)
@@ -310,7 +310,7 @@ class RecoveringFit(Callback):
         raise end_of_job(end, self._world_size, path)
 
     def _deal(self, combined: Any) -> None:
-        with restarting_instead(self._member, self._is_asked):
+        with restarting_instead(self._client, self._is_asked):
             if len(combined.flattened) != 1:
                 raise CannotRecover(f"there are {len(combined.flattened)} training loaders")
             assert self._steps is not None
