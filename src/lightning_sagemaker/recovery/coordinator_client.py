@@ -158,7 +158,8 @@ class CoordinatorClient:
             match wire.answer_of(message):
                 case wire.Heartbeat():
                     pass
-                case wire.Welcome(silence):
+                case wire.Welcome(silence) as notice:
+                    log.debug("rank %d is told: %s", self.rank, notice)
                     self._connection.settimeout(silence)
                 case wire.QuorumBroken(quorum) as notice:
                     log.debug("rank %d is told: %s", self.rank, notice)
