@@ -118,16 +118,14 @@ class FitState:
 
     def _note(self) -> Noted:
         """The state of this rank to write: not collective."""
-        trainer = self._trainer
+        trainer, module = self._trainer, self._trainer.lightning_module
         phase, snapshot = phase_of(trainer, self._events), self._snapshot()
         if self._held is not None and self.holds_step:
             phase, snapshot, lacks = Phase.STEP, self._held, False
         elif phase is Phase.VALIDATING and self._before_validation is not None:
             snapshot, lacks = self._before_validation, False
         else:
-            lacks = (
-                phase is not Phase.MID_BATCH and self._accumulates and trainer.lightning_module.automatic_optimization
-            )
+            lacks = phase is not Phase.MID_BATCH and self._accumulates and module.automatic_optimization
         if phase is Phase.VALIDATED and self._before_validation is not None:
             before = self._before_validation["memory"]
             snapshot["memory"]["first_loop_iter"] = before["first_loop_iter"]

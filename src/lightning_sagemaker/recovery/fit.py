@@ -62,9 +62,8 @@ class RecoveringFit(Callback):
         self._held: HeldState | None = None
         self._end: End | None = None
         self._steps: Steps | None = None
-        self._changes = False
         self._arguments: tuple[Any, ...] = ()
-        self._leads = rank.order[0] == rank.number and not rank.joins
+        self._leads, self._changes = rank.order[0] == rank.number and not rank.joins, False
 
     # Called by Lightning
 
@@ -100,10 +99,8 @@ class RecoveringFit(Callback):
         events.after_module_batch_end.insert(0, self._before_saves)
         events.after_batch_hooks.append(self._end_hooks)
         events.after_batch.insert(0, self._end_batch)
-        events.validation_step_context, events.validation_end_context = (
-            self._steps.evaluation_step,
-            self._steps.evaluation_end,
-        )
+        events.validation_step_context = self._steps.evaluation_step
+        events.validation_end_context = self._steps.evaluation_end
         events.before_validation.append(self._begin_validation)
         events.after_validation_loaders.append(lambda _: self._deal_validation())
 

@@ -30,6 +30,10 @@ CANNOT = 76
 """Exit code of a rank whose script cannot recover in the job: it is started again with the mode ``restart``."""
 
 
+Message = dict[str, Any]
+"""A message as it has been received."""
+
+
 class Info(TypedDict, total=False):
     """Facts of a rank.
 
@@ -210,7 +214,7 @@ def request_message(request: Request, number: int) -> dict[str, object]:
     return {"request": type(request).__name__, "id": number, **vars(request)}
 
 
-def request_of(message: dict[str, Any]) -> tuple[int, Request]:
+def request_of(message: Message) -> tuple[int, Request]:
     """The id of a request that has been received, and the request."""
     fields = {name: value for name, value in message.items() if name not in ("request", "id")}
     return int(message["id"]), REQUESTS[message["request"]](**fields)
@@ -221,7 +225,7 @@ def notice_message(notice: Notice) -> dict[str, object]:
     return {"notice": type(notice).__name__, **vars(notice)}
 
 
-def answer_of(message: dict[str, Any]) -> Notice | Reply:
+def answer_of(message: Message) -> Notice | Reply:
     """What the coordinator has sent."""
     if "notice" in message:
         return NOTICES[message.pop("notice")](**message)
@@ -242,7 +246,7 @@ def send(connection: socket.socket, message: Mapping[str, object]) -> None:
     connection.sendall(_HEAD.pack(len(body)) + body)
 
 
-def receive(connection: socket.socket) -> dict[str, Any] | None:
+def receive(connection: socket.socket) -> Message | None:
     """The next message; None when the other side has closed, or sends an invalid message."""
     head = _exactly(connection, _HEAD.size)
     if head is None:
