@@ -13,7 +13,7 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, TypedDict
+from typing import Any, TypedDict, cast
 
 ADDRESS = "LIGHTNING_SAGEMAKER_COORDINATOR"
 """``host:port`` of the coordinator; set by ``lightning-sagemaker supervise`` for each rank."""
@@ -231,8 +231,7 @@ def answer_of(message: Message) -> Notice | Reply:
         return NOTICES[message.pop("notice")](**message)
     if "kind" in message:
         message["kind"] = Kind(message["kind"])
-    reply: Reply = message  # type: ignore[assignment]
-    return reply
+    return cast(Reply, message)
 
 
 _HEAD = struct.Struct("!I")
