@@ -6,7 +6,7 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.demos.boring_classes import BoringModel
 from lightning.pytorch.plugins import MixedPrecision, Precision
 
-from lightning_sagemaker._compat.loops import events_of, tells_of_weights
+from lightning_sagemaker._compat.loops import announces_weight_update, events_of
 
 
 class Watched(BoringModel):
@@ -17,7 +17,7 @@ class Watched(BoringModel):
         self.notes = []
 
     def on_fit_start(self):
-        events_of(self.trainer).weights_are_next.append(lambda: self.note("weights are next"))
+        events_of(self.trainer).before_weight_update.append(lambda: self.note("weights are next"))
 
     def note(self, name):
         self.notes.append((name, float(self.layer.weight.detach().sum())))
@@ -50,12 +50,12 @@ def fit(tmp_path, plugin):
 def test_the_moment_before_weights_change_follows_the_hooks_that_see_gradients(tmp_path):
     for plugin in (Precision(), MixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu", init_scale=1.0))):
         trainer, notes = fit(tmp_path, plugin)
-        assert tells_of_weights(trainer)
+        assert announces_weight_update(trainer)
         assert [name for name, _ in notes] == ["before the step", "weights are next", "end"]
         assert notes[0][1] == notes[1][1] != notes[2][1]
 
 
 def test_a_precision_of_the_scripts_own_may_not_have_it(tmp_path):
     trainer, notes = fit(tmp_path, OwnPrecision())
-    assert not tells_of_weights(trainer)
+    assert not announces_weight_update(trainer)
     assert [name for name, _ in notes] == ["end"]

@@ -69,7 +69,7 @@ class One:
     def _average(self):
         if not self.is_averaged:
             self.is_averaged = True
-            self.adopted.add([self.parameter])
+            self.adopted.add()
             self.parameter.grad /= SHARDS
 
 

@@ -16,9 +16,9 @@ import pytest
 import torch
 
 from lightning_sagemaker import InterruptibleLoop
+from lightning_sagemaker.recovery.coordinator_client import RecoveryError
 from lightning_sagemaker.recovery.fabric_loop import InJobLoop
 from lightning_sagemaker.recovery.fabric_steps import FabricSteps
-from lightning_sagemaker.recovery.member import RecoveryError
 from tests.chaos.recovery import Setting, compare, rows, run, start
 from tests.conftest import fork_ranks
 from tests.recovery.test_in_job import steps_of, wait_for

@@ -21,7 +21,7 @@ from lightning.pytorch import callbacks
 
 from lightning_sagemaker.checkpoint.find import STATE
 from lightning_sagemaker.recovery import wire
-from lightning_sagemaker.recovery.member import RecoveryError
+from lightning_sagemaker.recovery.coordinator_client import RecoveryError
 from lightning_sagemaker.recovery.refused import CannotRecover, check, restarting_instead
 from tests.chaos.recovery import Setting, compare, inflict, rows, run, start
 

@@ -35,7 +35,7 @@ def test_a_store_that_times_out_is_one_of_a_collective():
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     with pytest.raises(RuntimeError) as caught:
         store.wait(["/quorum-7/1//cpu//0/1"], timedelta(milliseconds=10))
-    rank = SimpleNamespace(member=SimpleNamespace(changed=True))
+    rank = SimpleNamespace(client=SimpleNamespace(changed=True))
     assert is_loss(caught.value, cast(Any, rank), 3)
 
 
@@ -49,7 +49,7 @@ def test_a_store_that_times_out_is_one_of_a_collective():
     ],
 )
 def test_a_process_that_others_have_left_is_started_again(error, changed, code):
-    rank = SimpleNamespace(follows=False, member=SimpleNamespace(changed=changed))
+    rank = SimpleNamespace(follows=False, client=SimpleNamespace(changed=changed))
     child = os.fork()
     if not child:
         restart_after_losses(cast(Any, rank))

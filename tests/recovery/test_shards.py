@@ -26,7 +26,7 @@ from lightning_sagemaker.data.batches import EvaluationBatches, TrainingBatches
 from lightning_sagemaker.data.captured import Capture
 from lightning_sagemaker.data.tracked import release, watch
 from lightning_sagemaker.recovery import shards
-from lightning_sagemaker.recovery.member import RecoveryError
+from lightning_sagemaker.recovery.coordinator_client import RecoveryError
 from lightning_sagemaker.recovery.seeds import seed_batch
 
 DATA = TensorDataset(torch.arange(103))

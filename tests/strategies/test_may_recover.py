@@ -10,7 +10,7 @@ from lightning_sagemaker import SageMakerDDPStrategy, SMDDPFSDPStrategy, SMDDPSt
 from lightning_sagemaker._compat.fsdp_groups import CAN_BEGIN_AGAIN
 from lightning_sagemaker.parallel.degrees import ParallelConfigError
 from lightning_sagemaker.recovery import wire
-from lightning_sagemaker.recovery.member import RecoveryError
+from lightning_sagemaker.recovery.coordinator_client import RecoveryError
 from lightning_sagemaker.strategies.in_job import InJobDDPStrategy
 from lightning_sagemaker.strategies.in_job_fsdp import InJobFSDPStrategy
 

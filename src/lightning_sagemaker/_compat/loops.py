@@ -65,30 +65,36 @@ class Phase(str, Enum):
     """In the hooks of an epoch's end."""
     BETWEEN = "between"
     """Before an epoch, or after the last."""
-    AMID = "amid"
+    MID_BATCH = "amid"
     """Within a batch, as after an exception: the batch is done again, with other random numbers."""
 
 
 class LoopEvents:
     """Moments of a fit, and lists of what to call then; see :func:`events_of`.
 
+    The listeners of a moment are called in the order of its list. Each appends itself as its callback begins the fit: in
+    ``setup`` :class:`.FitState` and the callbacks that stop the fit or copy its state, in the Trainer's order of callbacks,
+    in ``on_fit_start`` recovery in the job. A listener of ``after_batch`` or ``after_module_batch_end`` may save, wait for
+    other ranks or leave the loops. What keeps the state of the step therefore precedes all of these, by ``insert(0)``:
+    recovery in the job, which inserts itself last and so is the first, then :class:`.FitState`.
+
     Attributes:
-        checkpoint_is_loaded: After the module and the callbacks have loaded a checkpoint, if there is one.
-        optimizers_are_loaded: After the optimizers have.
-        loaders_made: Called with the ``CombinedLoader`` of training before it is iterated.
-        validation_loaders_made: Called with that of validation.
-        epoch_is_next: Before anything of an epoch, the first one's included.
-        epoch_begins: Before the iterator of an epoch is made.
-        validation_begins: Before anything of a validation within a fit.
-        validation_steps: Before each of its batches' steps.
-        validation_ends: After all of it.
-        weights_are_next: After the hooks before an optimizer step, and the clipping of gradients.
-        module_is_done: After the module's hook of a batch's end, which is called after the callbacks'.
-        batch_hooks_are_over: After the hooks of a batch's end, before a validation.
-        batch_is_over: After a batch and all that follows it.
-        goes_on: If set, runs the fit in the place of ``fit_loop.run``, which it is given.
-        evaluates: If set, each batch of a validation, and its hooks, are within it.
-        ends_evaluation: If set, the hooks after a validation's batches are within it, before what they log is reduced.
+        after_checkpoint_load: After the module and the callbacks have loaded a checkpoint, if there is one.
+        after_optimizers_load: After the optimizers have.
+        after_training_loaders: Called with the ``CombinedLoader`` of training before it is iterated.
+        after_validation_loaders: Called with that of validation.
+        before_epoch: Before anything of an epoch, the first one's included.
+        before_epoch_iterator: Before the iterator of an epoch is made.
+        before_validation: Before anything of a validation within a fit.
+        before_validation_step: Before each of its batches' steps.
+        after_validation: After all of it.
+        before_weight_update: After the hooks before an optimizer step, and the clipping of gradients.
+        after_module_batch_end: After the module's hook of a batch's end, which is called after the callbacks'.
+        after_batch_hooks: After the hooks of a batch's end, before a validation.
+        after_batch: After a batch and all that follows it.
+        run_override: Not a list: if set, runs the fit in the place of ``fit_loop.run``, which it is given.
+        validation_step_context: Likewise: if set, each batch of a validation, and its hooks, are within it.
+        validation_end_context: Likewise: the hooks after a validation's batches, before what they log is reduced.
         is_ending: Whether what follows a batch is being done.
         validated: Whether the validation in it is over.
         is_trial: Whether the loops are run within a hook, by one of Lightning's finders: its steps do not count as
@@ -98,22 +104,22 @@ class LoopEvents:
 
     def __init__(self, trainer: Trainer) -> None:
         self.trainer = trainer
-        self.checkpoint_is_loaded: list[Callable[[], None]] = []
-        self.optimizers_are_loaded: list[Callable[[], None]] = []
-        self.loaders_made: list[Callable[[CombinedLoader], None]] = []
-        self.validation_loaders_made: list[Callable[[CombinedLoader], None]] = []
-        self.epoch_is_next: list[Callable[[], None]] = []
-        self.epoch_begins: list[Callable[[], None]] = []
-        self.validation_begins: list[Callable[[], None]] = []
-        self.validation_steps: list[Callable[[], None]] = []
-        self.validation_ends: list[Callable[[], None]] = []
-        self.weights_are_next: list[Callable[[], None]] = []
-        self.module_is_done: list[Callable[[], None]] = []
-        self.batch_hooks_are_over: list[Callable[[], None]] = []
-        self.batch_is_over: list[Callable[[], None]] = []
-        self.goes_on: Callable[[Callable[[], None]], None] | None = None
-        self.evaluates: Callable[[], AbstractContextManager[None]] | None = None
-        self.ends_evaluation: Callable[[], AbstractContextManager[None]] | None = None
+        self.after_checkpoint_load: list[Callable[[], None]] = []
+        self.after_optimizers_load: list[Callable[[], None]] = []
+        self.after_training_loaders: list[Callable[[CombinedLoader], None]] = []
+        self.after_validation_loaders: list[Callable[[CombinedLoader], None]] = []
+        self.before_epoch: list[Callable[[], None]] = []
+        self.before_epoch_iterator: list[Callable[[], None]] = []
+        self.before_validation: list[Callable[[], None]] = []
+        self.before_validation_step: list[Callable[[], None]] = []
+        self.after_validation: list[Callable[[], None]] = []
+        self.before_weight_update: list[Callable[[], None]] = []
+        self.after_module_batch_end: list[Callable[[], None]] = []
+        self.after_batch_hooks: list[Callable[[], None]] = []
+        self.after_batch: list[Callable[[], None]] = []
+        self.run_override: Callable[[Callable[[], None]], None] | None = None
+        self.validation_step_context: Callable[[], AbstractContextManager[None]] | None = None
+        self.validation_end_context: Callable[[], AbstractContextManager[None]] | None = None
         self.is_ending = self.validated = self.is_trial = False
         self._users = 0
         self._taken = TakenOver()
@@ -125,22 +131,28 @@ class LoopEvents:
         require(type(epoch), *_EPOCH)
         take = self._taken.take
         connector = self.trainer._checkpoint_connector
-        take(connector, "restore_callbacks", lambda load: self._then(load, self.checkpoint_is_loaded))
-        take(connector, "restore_training_state", lambda load: self._then(load, self.optimizers_are_loaded))
+        take(connector, "restore_callbacks", lambda load: self._after_load(load, self.after_checkpoint_load))
+        take(connector, "restore_training_state", lambda load: self._after_load(load, self.after_optimizers_load))
         take(fit, "run", self._run)
-        take(fit, "on_advance_start", self._epoch_is_next)
-        take(fit, "_load_combined_loader_states", self._loaders_made)
-        take(epoch, "on_run_start", self._epoch_begins)
+        take(fit, "on_advance_start", self._on_epoch)
+        take(fit, "_load_combined_loader_states", self._on_training_loaders)
+        take(epoch, "on_run_start", self._on_epoch_iterator)
         require(type(self.trainer.precision_plugin), "_after_closure")
-        take(self.trainer.precision_plugin, "_after_closure", self._weights_are_next)
-        take(self.trainer._logger_connector, "on_batch_end", self._module_is_done)
-        take(epoch, "on_advance_end", self._ends)
-        take(epoch.val_loop, "run", self._validates)
-        take(epoch.val_loop, "setup_data", self._validation_loaders_made)
+        take(self.trainer.precision_plugin, "_after_closure", self._on_weight_update)
+        take(self.trainer._logger_connector, "on_batch_end", self._on_module_batch_end)
+        take(epoch, "on_advance_end", self._on_batch_end)
+        take(epoch.val_loop, "run", self._on_validation)
+        take(epoch.val_loop, "setup_data", self._on_validation_loaders)
         require(type(epoch.val_loop), "_evaluation_step", "_on_evaluation_epoch_end")
-        take(epoch.val_loop, "_evaluation_step", lambda step: self._within(self._steps(step), lambda: self.evaluates))
         take(
-            epoch.val_loop, "_on_evaluation_epoch_end", lambda hooks: self._within(hooks, lambda: self.ends_evaluation)
+            epoch.val_loop,
+            "_evaluation_step",
+            lambda step: self._within(self._on_validation_step(step), lambda: self.validation_step_context),
+        )
+        take(
+            epoch.val_loop,
+            "_on_evaluation_epoch_end",
+            lambda hooks: self._within(hooks, lambda: self.validation_end_context),
         )
 
     def release(self) -> None:
@@ -150,7 +162,7 @@ class LoopEvents:
             self._taken.give_back()
             vars(self.trainer).pop(_EVENTS, None)
 
-    def _then(self, load: Callable[[], None], listeners: list[Callable[[], None]]) -> Callable[[], None]:
+    def _after_load(self, load: Callable[[], None], listeners: list[Callable[[], None]]) -> Callable[[], None]:
         def loaded() -> None:
             load()
             for listener in listeners:
@@ -162,69 +174,69 @@ class LoopEvents:
         def running() -> None:
             self.is_trial = self.trainer.lightning_module._current_fx_name is not None
             try:
-                run() if self.goes_on is None else self.goes_on(run)
+                run() if self.run_override is None else self.run_override(run)
             finally:
                 self.is_trial = False
 
         return running
 
-    def _epoch_is_next(self, start: Callable[[], None]) -> Callable[[], None]:
+    def _on_epoch(self, start: Callable[[], None]) -> Callable[[], None]:
         def starts() -> None:
             if not self.trainer.fit_loop.restarted_mid_epoch and not self.is_trial:
-                for listener in self.epoch_is_next:
+                for listener in self.before_epoch:
                     listener()
             start()
 
         return starts
 
-    def _loaders_made(self, load_states: Callable[[], None]) -> Callable[[], None]:
+    def _on_training_loaders(self, load_states: Callable[[], None]) -> Callable[[], None]:
         def made() -> None:
             loaders = self.trainer.fit_loop._combined_loader
             assert loaders is not None
-            for listener in self.loaders_made:
+            for listener in self.after_training_loaders:
                 listener(loaders)
             load_states()
-            for begins in self.epoch_begins:  # the first epoch's iterator is made next
-                begins()
+            for begin in self.before_epoch_iterator:  # the first epoch's iterator is made next
+                begin()
 
         return made
 
-    def _validation_loaders_made(self, setup: Callable[[], None]) -> Callable[[], None]:
+    def _on_validation_loaders(self, setup: Callable[[], None]) -> Callable[[], None]:
         def made() -> None:
             loop = self.trainer.fit_loop.epoch_loop.val_loop
             before = loop._combined_loader
             setup()
             if loop._combined_loader is not None and loop._combined_loader is not before:
-                for listener in self.validation_loaders_made:
+                for listener in self.after_validation_loaders:
                     listener(loop._combined_loader)
 
         return made
 
-    def _epoch_begins(self, start: Callable[[DataFetcher], None]) -> Callable[[DataFetcher], None]:
+    def _on_epoch_iterator(self, start: Callable[[DataFetcher], None]) -> Callable[[DataFetcher], None]:
         def begins(fetcher: DataFetcher) -> None:
             if self.trainer.current_epoch > 0:
-                for listener in self.epoch_begins:
+                for listener in self.before_epoch_iterator:
                     listener()
             start(fetcher)
 
         return begins
 
-    def _validates(self, run: Callable[[], T]) -> Callable[[], T]:
+    def _on_validation(self, run: Callable[[], T]) -> Callable[[], T]:
         def validates() -> T:
             counts = not self.trainer.sanity_checking and not self.is_trial
-            for listener in self.validation_begins if counts else []:
+            for listener in self.before_validation if counts else []:
                 listener()
             result = run()
-            for listener in self.validation_ends if counts else []:
+            for listener in self.after_validation if counts else []:
                 listener()
             return result
 
         return validates
 
-    def _steps(self, step: Callable[..., None]) -> Callable[..., None]:
+    def _on_validation_step(self, step: Callable[..., None]) -> Callable[..., None]:
         def steps(*arguments: object) -> None:
             counts = not self.trainer.sanity_checking and not self.is_trial
-            for listener in self.validation_steps if counts else []:
+            for listener in self.before_validation_step if counts else []:
                 listener()
             step(*arguments)
 
@@ -240,37 +252,37 @@ class LoopEvents:
 
         return evaluates
 
-    def _weights_are_next(self, hooks: Callable[..., None]) -> Callable[..., None]:
+    def _on_weight_update(self, hooks: Callable[..., None]) -> Callable[..., None]:
         def are_next(*arguments: object) -> None:
             hooks(*arguments)
-            for listener in [] if self.is_trial else self.weights_are_next:
+            for listener in [] if self.is_trial else self.before_weight_update:
                 listener()
 
         return are_next
 
-    def _module_is_done(self, end: Callable[[], None]) -> Callable[[], None]:
+    def _on_module_batch_end(self, end: Callable[[], None]) -> Callable[[], None]:
         def is_done() -> None:
             if self.trainer.training and not self.is_trial:
-                for listener in self.module_is_done:
+                for listener in self.after_module_batch_end:
                     listener()
             end()
 
         return is_done
 
-    def _ends(self, end: Callable[[DataFetcher], None]) -> Callable[[DataFetcher], None]:
+    def _on_batch_end(self, end: Callable[[DataFetcher], None]) -> Callable[[DataFetcher], None]:
         def ends(fetcher: DataFetcher) -> None:
             self.is_ending, self.validated = True, False
-            for listener in [] if self.is_trial else self.batch_hooks_are_over:
+            for listener in [] if self.is_trial else self.after_batch_hooks:
                 listener()
             end(fetcher)
             self.is_ending = False
-            for listener in [] if self.is_trial else self.batch_is_over:
+            for listener in [] if self.is_trial else self.after_batch:
                 listener()
 
         return ends
 
 
-def tells_of_weights(trainer: Trainer) -> bool:
+def announces_weight_update(trainer: Trainer) -> bool:
     """Whether the Trainer's precision plugin calls the hooks before an optimizer step as Lightning's own do."""
     return type(trainer.precision_plugin).optimizer_step.__module__.startswith(_PACKAGES)
 
@@ -299,4 +311,4 @@ def phase_of(trainer: Trainer, events: LoopEvents) -> Phase:
         return Phase.VALIDATED if events.validated else Phase.VALIDATING
     if batch.completed == batch.processed == batch.ready:
         return Phase.STEP
-    return Phase.BATCH_END if batch.processed == batch.ready else Phase.AMID
+    return Phase.BATCH_END if batch.processed == batch.ready else Phase.MID_BATCH

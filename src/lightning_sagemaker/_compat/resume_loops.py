@@ -146,7 +146,7 @@ def _go_on_in_epoch(
 def _end_batch(loop: TrainingEpochLoop, fetcher: DataFetcher, phase: Phase) -> None:
     """What followed the batch in which the checkpoint was made."""
     batch = loop.batch_progress
-    if phase is Phase.AMID:
+    if phase is Phase.MID_BATCH:
         for progress in (counts(batch.current), counts(batch.total)):
             progress.ready = progress.started = progress.processed = progress.completed
         return

@@ -77,14 +77,14 @@ class FitState:
         self.start = StartHooks(trainer, events, lambda: self._loaded is not None)
         self._noted: Noted | None = None
         self.runs = self._has_tried = False
-        events.loaders_made.append(self.loaders.watch_training)
-        events.validation_loaders_made.append(self.loaders.watch_validation)
-        events.epoch_is_next.append(self.attributes.begin)
-        events.epoch_begins.append(self.loaders.begin_epoch)
+        events.after_training_loaders.append(self.loaders.watch_training)
+        events.after_validation_loaders.append(self.loaders.watch_validation)
+        events.before_epoch.append(self.attributes.begin)
+        events.before_epoch_iterator.append(self.loaders.begin_epoch)
         self.exchanged = ExchangedWeights(trainer, events)
-        events.validation_begins.append(self._note_validation)
-        events.batch_is_over.insert(0, self._end_batch)
-        events.goes_on = self._run
+        events.before_validation.append(self._note_validation)
+        events.after_batch.insert(0, self._end_batch)
+        events.run_override = self._run
 
     def save(self, checkpoint: Checkpoint) -> None:
         """Add the states of all ranks to a checkpoint that is being saved. Collective."""
@@ -117,14 +117,14 @@ class FitState:
 
     def _note(self) -> Noted:
         """The state of this rank to write: not collective."""
-        trainer = self._trainer
+        trainer, module = self._trainer, self._trainer.lightning_module
         phase, snapshot = phase_of(trainer, self._events), self._snapshot()
         if self._held is not None and self.holds_step:
             phase, snapshot, lacks = Phase.STEP, self._held, False
         elif phase is Phase.VALIDATING and self._before_validation is not None:
             snapshot, lacks = self._before_validation, False
         else:
-            lacks = phase is not Phase.AMID and self._accumulates and trainer.lightning_module.automatic_optimization
+            lacks = phase is not Phase.MID_BATCH and self._accumulates and module.automatic_optimization
         if phase is Phase.VALIDATED and self._before_validation is not None:
             before = self._before_validation["memory"]
             snapshot["memory"]["first_loop_iter"] = before["first_loop_iter"]
@@ -135,7 +135,7 @@ class FitState:
             "own": snapshot,
             "lacks_gradients": lacks,
             "cut": phase is Phase.BETWEEN and is_cut(trainer),
-            "buckets": None if phase is Phase.AMID else bucket_layout(trainer.strategy.model),
+            "buckets": None if phase is Phase.MID_BATCH else bucket_layout(trainer.strategy.model),
             "facts": self.loaders.facts(snapshot["batches"]),
         }
 
@@ -198,7 +198,7 @@ class FitState:
         loop = trainer.fit_loop.epoch_loop
         children, parameters = self.modules.look() if looks else self.modules.recent()
         batch = loop.batch_progress.current
-        taken = batch.ready if phase_of(trainer, self._events) is not Phase.AMID else batch.completed
+        taken = batch.ready if phase_of(trainer, self._events) is not Phase.MID_BATCH else batch.completed
         return {
             "random": random_state(),
             "epoch_random": self.start.random,
@@ -297,7 +297,7 @@ class FitState:
         else:
             self.start.enter(None, None)
             restore_from_other_ranks(trainer, self.loaders, self.attributes, loaded, fetcher)
-        if phase is Phase.AMID:
+        if phase is Phase.MID_BATCH:
             rank_zero_info(
                 "The checkpoint was saved within a batch: it is trained on again, with other random numbers."
             )

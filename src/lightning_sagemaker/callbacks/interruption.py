@@ -102,7 +102,7 @@ class SpotInterruption(Callback):
             )
         if stage == "fit" and self._events is None:
             self._events = events_of(trainer)
-            self._events.batch_is_over.append(lambda: self._end_batch(trainer))
+            self._events.after_batch.append(lambda: self._end_batch(trainer))
             if not any(isinstance(callback, AutoResume) for callback in callbacks_of(trainer)):
                 # A checkpoint without an exact resume would be of little use; its setup is called next.
                 callbacks_of(trainer).append(AutoResume(search=False))

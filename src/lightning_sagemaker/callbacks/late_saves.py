@@ -36,7 +36,7 @@ class LateSaves:
         for number, callback in enumerate(trainer.checkpoint_callbacks):
             if getattr(type(callback), _HOOK) is not getattr(Callback, _HOOK):
                 self._taken.take(callback, _HOOK, self._waits(number))
-        events.module_is_done.append(self._save)
+        events.after_module_batch_end.append(self._save)
 
     def _waits(self, number: int) -> Callable[[Callable[..., None]], Callable[..., None]]:
         def make(save: Callable[..., None]) -> Callable[..., None]:

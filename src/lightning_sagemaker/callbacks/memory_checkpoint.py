@@ -119,7 +119,7 @@ class MemoryCheckpoint(Callback):
             return
         self._memory = HostMemory(found)
         self._events = events_of(trainer)
-        self._events.batch_is_over.append(lambda: self._end_batch(trainer))
+        self._events.after_batch.append(lambda: self._end_batch(trainer))
         resume = next((one for one in callbacks_of(trainer) if isinstance(one, AutoResume)), None)
         if resume is None:
             resume = AutoResume(search=False)

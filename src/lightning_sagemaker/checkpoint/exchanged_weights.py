@@ -37,9 +37,9 @@ class ExchangedWeights:
         self._trainer = trainer
         self._own: OwnWeights | None = None
         self._keeps, self._has_looked, self._has_warned = True, False, False
-        events.validation_begins.append(self._begin)
-        events.validation_steps.append(self._look)
-        events.validation_ends.append(self._end)
+        events.before_validation.append(self._begin)
+        events.before_validation_step.append(self._look)
+        events.after_validation.append(self._end)
 
     def _begin(self) -> None:
         if (others := hooked(self._trainer, _HOOKS)) is not None:

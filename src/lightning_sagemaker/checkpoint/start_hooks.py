@@ -47,9 +47,9 @@ class StartHooks:
         self.random: RandomState | None = None
         self.is_due = False
         self.joins: Callable[[], AbstractContextManager[None]] | None = None
-        events.checkpoint_is_loaded.append(self._take)
-        events.optimizers_are_loaded.append(self._take_groups)
-        events.epoch_is_next.append(self._begin_epoch)
+        events.after_checkpoint_load.append(self._take)
+        events.after_optimizers_load.append(self._take_groups)
+        events.before_epoch.append(self._begin_epoch)
 
     def _take(self) -> None:
         trainer = self._trainer

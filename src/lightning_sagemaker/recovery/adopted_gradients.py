@@ -75,7 +75,7 @@ class AdoptedGradients:
         if self._parts and self._averages and self._base is None:
             self._base = {parameter: one.clone() for parameter, one in _gradients(parameters).items()}
 
-    def add(self, parameters: Sequence[nn.Parameter]) -> None:
+    def add(self) -> None:
         """Add those of adopted shards to the own, to be averaged."""
         for parts in self._parts.values():
             found = parts[self._averages] if self._averages < len(parts) else {}

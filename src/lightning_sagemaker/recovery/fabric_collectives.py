@@ -135,7 +135,7 @@ class FabricCollectives:
 
     def vote(self, ok: bool) -> bool:
         """Whether all present could. Collective."""
-        return bool(self._rank.member.commit(self._loop.step, ok=ok)["commit"])
+        return bool(self._rank.client.commit(self._loop.step, ok=ok)["commit"])
 
     @property
     def is_whole(self) -> bool:
@@ -186,4 +186,4 @@ class FabricCollectives:
         """The step in flight is discarded, and later ones have all ranks."""
         if not self._loop.steps.fails:
             self._loop.steps.fails = True
-            self._rank.member.wait_for_all(name)
+            self._rank.client.wait_for_all(name)

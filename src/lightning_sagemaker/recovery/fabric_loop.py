@@ -24,10 +24,10 @@ from lightning_sagemaker.callbacks.fabric_loop import InterruptibleLoop
 from lightning_sagemaker.collectives.agreement import of_all
 from lightning_sagemaker.recovery import shards
 from lightning_sagemaker.recovery.buffers import SharedBuffers
+from lightning_sagemaker.recovery.coordinator_client import RecoveryError
 from lightning_sagemaker.recovery.fabric_collectives import FabricCollectives
 from lightning_sagemaker.recovery.fabric_held import FabricHeld, HeldLoop
 from lightning_sagemaker.recovery.fabric_steps import FabricSteps, InJobStrategy
-from lightning_sagemaker.recovery.member import RecoveryError
 from lightning_sagemaker.recovery.refused import restarting_instead
 from lightning_sagemaker.recovery.regroup import Regroup, end_of_job
 from lightning_sagemaker.recovery.seeds import seed_all, seed_batch
@@ -65,7 +65,7 @@ class InJobLoop(InterruptibleLoop):
         strategy = cast(InJobStrategy, fabric.strategy)
         assert strategy.rank is not None
         self._fabric, self._strategy, self._rank = fabric, strategy, strategy.rank
-        self._member, self._world, self._number = self._rank.member, strategy.shards, self._rank.number
+        self._client, self._world, self._number = self._rank.client, strategy.shards, self._rank.number
         self._buffers = SharedBuffers(lambda: strategy.modules)
         self._held = FabricHeld(strategy, state, self._state, self._buffers)
         self._regrouping = Regroup(self._rank, strategy.form, self._held.all_of_it, self._take_over)
@@ -108,7 +108,7 @@ class InJobLoop(InterruptibleLoop):
                     self.epoch += 1
                     self._stop()
             self.collectives.until_done(lambda: None)
-            self._member.finish()
+            self._client.finish()
         finally:
             self.runs = False
             self._release()
@@ -116,7 +116,7 @@ class InJobLoop(InterruptibleLoop):
     def batches(self, loader: Iterable[T], every: int = 1) -> Generator[T, None, None]:
         """As of :class:`~lightning_sagemaker.InterruptibleLoop`; with passes for the batches of lost ranks."""
         inner: Any = inner_loader(loader)
-        with restarting_instead(self._member, self._strategy.is_asked):
+        with restarting_instead(self._client, self._strategy.is_asked):
             shards.deal(inner, self._seed)
         self._held.check_loaded(loader, self._world)
         shards.set_epoch(inner, self.epoch)

@@ -148,7 +148,7 @@ class FabricSteps:
             return False
         if self.averaged:
             return True
-        self._adopted.add(parameters)
+        self._adopted.add()
         means, ok, statistics = None, True, []
         try:
             work = dist.all_reduce(flags, dist.ReduceOp.MAX, async_op=True)
@@ -160,7 +160,7 @@ class FabricSteps:
             if not is_loss(error, self._rank, step):
                 raise
             ok = False
-        decision = self._rank.member.commit(step + 1, ok=ok and self._rank.is_whole(parameters[0].device))
+        decision = self._rank.client.commit(step + 1, ok=ok and self._rank.is_whole(parameters[0].device))
         if means is None or not decision["commit"]:
             self.fails = True
             return False

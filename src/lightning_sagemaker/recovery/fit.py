@@ -14,7 +14,7 @@ from typing import Any
 import torch.distributed as dist
 from torch import Tensor
 
-from lightning_sagemaker._compat.loops import LoopEvents, events_of, tells_of_weights
+from lightning_sagemaker._compat.loops import LoopEvents, announces_weight_update, events_of
 from lightning_sagemaker._lightning import Callback, rank_zero_info
 from lightning_sagemaker.callbacks.auto_resume import AutoResume
 from lightning_sagemaker.callbacks.interruption import SpotInterruption
@@ -56,15 +56,14 @@ class RecoveringFit(Callback):
         replicas: Replicas | None = None,
         is_asked: bool = True,
     ) -> None:
-        self._rank, self._member, self._form, self._world_size = rank, rank.member, form, world_size
+        self._rank, self._client, self._form, self._world_size = rank, rank.client, form, world_size
         self._replicas, self._is_asked = replicas, is_asked
         self._events: LoopEvents | None = None
         self._held: HeldState | None = None
         self._end: End | None = None
         self._steps: Steps | None = None
-        self._changes = False
         self._arguments: tuple[Any, ...] = ()
-        self._leads = rank.order[0] == rank.number and not rank.joins
+        self._leads, self._changes = rank.order[0] == rank.number and not rank.joins, False
 
     # Called by Lightning
 
@@ -75,7 +74,7 @@ class RecoveringFit(Callback):
             CannotRecover: If the script does something that cannot be repeated after a loss.
 
         """
-        with restarting_instead(self._member, self._is_asked):
+        with restarting_instead(self._client, self._is_asked):
             check(trainer)
         self._trainer = trainer
         if self._leads:
@@ -86,23 +85,24 @@ class RecoveringFit(Callback):
         self._begin_quorum()
         events = self._events = events_of(trainer)
         self._held = HeldState(trainer, resume, self._steps, number, self._replicas)
-        self._hooks, self._is_told = HookCollectives(trainer.strategy.root_device), tells_of_weights(trainer)
+        self._hooks, self._is_told = HookCollectives(trainer.strategy.root_device), announces_weight_update(trainer)
         resume.complete = lambda states: of_all_shards(states, self._rank.order, self._world_size, pl_module)
-        inner = events.goes_on
+        inner = events.run_override
         assert inner is not None
-        events.goes_on = lambda run: self._run(lambda: inner(run))
-        events.loaders_made.append(self._deal)
+        events.run_override = lambda run: self._run(lambda: inner(run))
+        events.after_training_loaders.append(self._deal)
         if trainer.fit_loop._combined_loader is not None:  # made already, by a schedule that asked for their length
             self._deal(trainer.fit_loop._combined_loader)
-        events.epoch_is_next.append(lambda: self._hold(Moment.EPOCH))
-        events.epoch_is_next.append(lambda: self._rank.begin_epoch(trainer.current_epoch))
-        events.weights_are_next.append(self._leave_state)
-        events.module_is_done.insert(0, self._before_saves)
-        events.batch_hooks_are_over.append(self._end_hooks)
-        events.batch_is_over.insert(0, self._end_batch)
-        events.evaluates, events.ends_evaluation = self._steps.evaluation_step, self._steps.evaluation_end
-        events.validation_begins.append(self._begin_validation)
-        events.validation_loaders_made.append(lambda _: self._deal_validation())
+        events.before_epoch.append(lambda: self._hold(Moment.EPOCH))
+        events.before_epoch.append(lambda: self._rank.begin_epoch(trainer.current_epoch))
+        events.before_weight_update.append(self._leave_state)
+        events.after_module_batch_end.insert(0, self._before_saves)
+        events.after_batch_hooks.append(self._end_hooks)
+        events.after_batch.insert(0, self._end_batch)
+        events.validation_step_context = self._steps.evaluation_step
+        events.validation_end_context = self._steps.evaluation_end
+        events.before_validation.append(self._begin_validation)
+        events.after_validation_loaders.append(lambda _: self._deal_validation())
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Called first: other callbacks may wait for other ranks, as saving does."""
@@ -127,7 +127,7 @@ class RecoveringFit(Callback):
 
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
         """All have agreed that the fit is over: a rank lost from here on is not replaced, as it could not join."""
-        self._member.finish()
+        self._client.finish()
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Restore the loops."""
@@ -153,7 +153,7 @@ class RecoveringFit(Callback):
         self._rank.end_early()
         if self._end is not None:
             self._save_and_end(self._end)
-        if self._changes or self._member.changed:
+        if self._changes or self._client.changed:
             raise RanksChanged("the ranks have changed")
         assert self._steps is not None
         self._steps.begin_batch(batch, batch_idx)
@@ -187,9 +187,9 @@ class RecoveringFit(Callback):
 
     def _commit(self, is_valid: bool, meanwhile: Callable[[], None]) -> None:
         self._check_whole()
-        vote = self._member.vote(self._trainer.global_step + 1, ok=is_valid)
+        vote = self._client.vote(self._trainer.global_step + 1, ok=is_valid)
         meanwhile()
-        decision = self._member.decision(vote)
+        decision = self._client.decision(vote)
         if not decision["commit"]:
             raise RanksChanged("a rank was lost")
         self._changes = decision["change"]
@@ -204,7 +204,7 @@ class RecoveringFit(Callback):
 
     def _check_whole(self) -> None:
         if not self._rank.is_whole(self._trainer.strategy.root_device):
-            if self._member.changed:
+            if self._client.changed:
                 raise RanksChanged("a rank was lost")
             raise RuntimeError("NCCL has aborted a collective")
 
@@ -220,12 +220,12 @@ class RecoveringFit(Callback):
         while True:
             try:
                 run()
-                if not self._member.commit(self._trainer.global_step, ok=True)["commit"]:
+                if not self._client.commit(self._trainer.global_step, ok=True)["commit"]:
                     raise RanksChanged("a rank was lost before all had finished")
                 break
             except Exception as error:
                 if isinstance(error, NeedsAllRanks):
-                    self._member.wait_for_all(error.collective)
+                    self._client.wait_for_all(error.collective)
                 elif not is_loss(error, self._rank, self._trainer.global_step):
                     raise
             begin = time.monotonic()
@@ -239,7 +239,7 @@ class RecoveringFit(Callback):
         """Join a quorum, with the state of its most advanced ranks."""
         held, trainer = self._held, self._trainer
         assert held is not None
-        with restarting_instead(self._member, self._is_asked):
+        with restarting_instead(self._client, self._is_asked):
             held.leave_validation()
         if self._leads:
             end_writing(trainer.loggers)
@@ -307,7 +307,7 @@ class RecoveringFit(Callback):
         raise end_of_job(end, self._world_size, path)
 
     def _deal(self, combined: Any) -> None:
-        with restarting_instead(self._member, self._is_asked):
+        with restarting_instead(self._client, self._is_asked):
             if len(combined.flattened) != 1:
                 raise CannotRecover(f"there are {len(combined.flattened)} training loaders")
             assert self._steps is not None

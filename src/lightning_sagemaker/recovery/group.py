@@ -19,7 +19,7 @@ from lightning_sagemaker._compat.group_timeout import set_timeout
 from lightning_sagemaker.collectives import ending, forks
 from lightning_sagemaker.collectives.async_max import share_default_group
 from lightning_sagemaker.recovery import on_gpu
-from lightning_sagemaker.recovery.member import RecoveryError
+from lightning_sagemaker.recovery.coordinator_client import RecoveryError
 from lightning_sagemaker.recovery.sockets import ShutDown, Socket, open_sockets
 from lightning_sagemaker.recovery.stuck import exit_if_stuck
 from lightning_sagemaker.recovery.wire import Info

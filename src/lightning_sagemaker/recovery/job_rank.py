@@ -10,9 +10,9 @@ from contextlib import contextmanager
 import torch
 
 from lightning_sagemaker.recovery import on_gpu, wire
+from lightning_sagemaker.recovery.coordinator_client import CoordinatorClient
 from lightning_sagemaker.recovery.early import EarlyResults
 from lightning_sagemaker.recovery.group import QuorumGroup
-from lightning_sagemaker.recovery.member import Member
 from lightning_sagemaker.recovery.replicas import Replicas
 
 _of_process: JobRank | None = None
@@ -30,7 +30,7 @@ class JobRank:
         order: Ranks of the current quorum.
         joins: Whether this rank is about to join others that are training.
         seed: The job's seed of random numbers.
-        member: Its connection to the coordinator.
+        client: Its connection to the coordinator.
         replicas: Replicas of the model, if each is sharded across several ranks.
         early: Results of the script's collectives before its first step.
 
@@ -45,9 +45,11 @@ class JobRank:
         info: wire.Info = {**self._group.info, "seed": torch.initial_seed() & 0xFFFFFFFF}
         if replicas is not None:
             info["replica"] = replicas.size
-        self.member = Member(os.environ[wire.ADDRESS], os.environ[wire.TOKEN], number, info, self._group.leave)
+        self.client = CoordinatorClient(
+            os.environ[wire.ADDRESS], os.environ[wire.TOKEN], number, info, self._group.leave
+        )
         self.order = [number]
-        reply = self.member.start()
+        reply = self.client.start()
         if reply["kind"] == "over":
             raise SystemExit(reply["code"])
         if reply["kind"] == "leave":
@@ -100,14 +102,14 @@ class JobRank:
 
     def _form(self, reply: wire.Reply, quorum: int) -> None:
         order = self.order = reply["order"]
-        number, member, replicas = order.index(self.number), self.member, self.replicas
+        number, client, replicas = order.index(self.number), self.client, self.replicas
         self._others = [info for rank, info in zip(order, reply["infos"], strict=True) if rank != self.number]
         self._group.form(
             self._backend,
             quorum,
             number,
             reply["infos"],
-            is_lost=lambda: member.changed,
+            is_lost=lambda: client.changed,
             subgroups=lambda timeout: None if replicas is None else replicas.form(order, timeout),
         )
 
@@ -118,7 +120,7 @@ class JobRank:
             device: Device of this process.
 
         """
-        return not self.member.changed and on_gpu.is_whole(device)
+        return not self.client.changed and on_gpu.is_whole(device)
 
 
 def job_rank(number: int, backend: str, replicas: Replicas | None = None) -> JobRank:

@@ -11,7 +11,7 @@ from typing import Any
 
 from lightning_sagemaker._lightning import rank_zero_info
 from lightning_sagemaker.recovery import wire
-from lightning_sagemaker.recovery.member import Member, RecoveryError
+from lightning_sagemaker.recovery.coordinator_client import CoordinatorClient, RecoveryError
 
 _REFUSED = {
     "LearningRateFinder": "a replacement cannot run its trials while the others train",
@@ -40,11 +40,11 @@ class CannotRecover(RecoveryError):
 
 
 @contextmanager
-def restarting_instead(member: Member, is_asked: bool) -> Iterator[None]:
+def restarting_instead(client: CoordinatorClient, is_asked: bool) -> Iterator[None]:
     """If what is within cannot recover, and was not asked to, all ranks exit to be started again without. Collective.
 
     Args:
-        member: This rank.
+        client: This rank's connection to the coordinator.
         is_asked: Whether the script has set ``recovery="in_job"``.
 
     Raises:
@@ -54,13 +54,13 @@ def restarting_instead(member: Member, is_asked: bool) -> Iterator[None]:
     try:
         yield
     except CannotRecover as error:
-        if is_asked or member.has_finished:
+        if is_asked or client.has_finished:
             raise
         rank_zero_info(
             f"When a rank is lost, all ranks are restarted: {error.why}. They are started again now, as ranks that do not"
             " recover in the job."
         )
-        member.leave_for_restarts()
+        client.leave_for_restarts()
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(wire.CANNOT)

@@ -16,8 +16,8 @@ import torch
 import torch.distributed as dist
 
 from lightning_sagemaker.recovery import wire
+from lightning_sagemaker.recovery.coordinator_client import RecoveryError
 from lightning_sagemaker.recovery.job_rank import JobRank
-from lightning_sagemaker.recovery.member import RecoveryError
 from lightning_sagemaker.recovery.transfer import give, take
 from lightning_sagemaker.recovery.wire import End, Reply
 
@@ -57,7 +57,7 @@ def is_loss(error: BaseException, rank: JobRank, step: int) -> bool:
         _log.warning(
             "rank %s: repeating a step, though no rank was lost: %s: %s", rank.number, type(error).__name__, error
         )
-        rank.member.commit(step + 1, ok=False)
+        rank.client.commit(step + 1, ok=False)
     return True
 
 
@@ -69,9 +69,9 @@ def _is_of_collective(error: BaseException) -> bool:
 
 def _has_changed(rank: JobRank) -> bool:
     deadline = time.monotonic() + _NOTICE
-    while not rank.member.changed and time.monotonic() < deadline:
+    while not rank.client.changed and time.monotonic() < deadline:
         time.sleep(0.01)
-    return rank.member.changed
+    return rank.client.changed
 
 
 def restart_after_losses(rank: JobRank) -> None:
@@ -166,7 +166,7 @@ class Regroup(Generic[S]):
 
         """
         while True:
-            reply = self._rank.member.next_quorum(at(), admits)
+            reply = self._rank.client.next_quorum(at(), admits)
             if reply["kind"] == "over":
                 raise SystemExit(reply["code"])
             if reply["kind"] == "leave":

@@ -18,7 +18,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from lightning_sagemaker._compat.fsdp_groups import begin_again, check_names, move_to
 from lightning_sagemaker._compat.group_timeout import set_timeout
-from lightning_sagemaker.recovery.member import RecoveryError
+from lightning_sagemaker.recovery.coordinator_client import RecoveryError
 from lightning_sagemaker.recovery.replica_ranks import replica_of
 
 

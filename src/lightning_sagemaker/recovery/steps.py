@@ -52,7 +52,7 @@ class Steps:
         self._replicas = replicas
         self._modules = modules
         self._adopted: list[int] = []
-        self._are_means_next = self._is_reduced = self._is_unequal = False
+        self._reduces_in_this_backward = self._has_missing_ranks = self._shards_are_unequal = False
         self._reductions = StepReductions()
         self._iterators: dict[int, Iterator[Any]] = {}
         self._epoch = -1
@@ -82,14 +82,14 @@ class Steps:
 
         """
         self._adopted = shards.adopted(order, self._world_size)[self._shard]
-        self._is_reduced = len(order) < self._world_size
-        self._is_unequal = self._world_size % len(order) > 0
+        self._has_missing_ranks = len(order) < self._world_size
+        self._shards_are_unequal = self._world_size % len(order) > 0
         self._reductions.drop()
         self._first = shards.rank_of(FIRST, order, self._world_size)
         self._iterators, self._batches = {}, []
         self._evaluation.close()
         self._means.abandon()
-        self._are_means_next = False
+        self._reduces_in_this_backward = False
 
     def begin_batch(self, batch: Any, batch_idx: int) -> None:
         """Lightning begins a batch of this rank's own shard."""
@@ -108,12 +108,12 @@ class Steps:
 
     def evaluation_step(self) -> AbstractContextManager[None]:
         """Within it is a batch of a validation: while a rank is missing others have more, so no collective matches."""
-        return self._reductions.apart(keeps=False) if self._is_reduced else nullcontext()
+        return self._reductions.apart(keeps=False) if self._has_missing_ranks else nullcontext()
 
     @contextmanager
     def evaluation_end(self) -> Iterator[None]:
         """Within it are the hooks after a validation's batches; means that they log are then over the shards."""
-        if not self._is_unequal:
+        if not self._shards_are_unequal:
             yield
             return
         with unequal():
@@ -134,7 +134,7 @@ class Steps:
         """
         adopted = self._train_adopted(optimizer) if self._adopted else {}
         self._means.begin(self._parameters, adopted)
-        with self._reductions.own() if self._is_reduced else nullcontext():
+        with self._reductions.own() if self._has_missing_ranks else nullcontext():
             result = closure()
         self.reduce()  # if there was no loss to differentiate
         self._batches = []
@@ -148,7 +148,7 @@ class Steps:
 
         """
         if not self._means.is_under_way:
-            return not self._are_means_next
+            return not self._reduces_in_this_backward
         is_valid = self._means.wait()
         buffers = self._buffers.of_first(self._first)
 
@@ -178,13 +178,13 @@ class Steps:
                 parameter.grad = None
             with self._buffers.of_shard(shard), self._attributes.of_another_rank(self._start):
                 for batch_idx in self._batches:
-                    self._are_means_next = batch_idx == self._batches[-1]
-                    with self._reductions.apart(keeps=self._are_means_next):
+                    self._reduces_in_this_backward = batch_idx == self._batches[-1]
+                    with self._reductions.apart(keeps=self._reduces_in_this_backward):
                         self._train(shard, batch_idx, optimizer)
             for parameter in parameters:
                 if parameter.grad is not None:
                     found[parameter] = found[parameter].add_(parameter.grad) if parameter in found else parameter.grad
-        self._are_means_next = False
+        self._reduces_in_this_backward = False
         for parameter, gradient in zip(parameters, own, strict=True):
             parameter.grad = gradient
         self._trainer._logger_connector.on_batch_start(self._batch)

@@ -18,7 +18,7 @@ from lightning_sagemaker._compat.trainer import callbacks_of
 from lightning_sagemaker._lightning import Callback, rank_zero_info
 from lightning_sagemaker.callbacks.auto_resume import AutoResume
 from lightning_sagemaker.recovery import wire
-from lightning_sagemaker.recovery.member import Member, RecoveryError
+from lightning_sagemaker.recovery.coordinator_client import CoordinatorClient, RecoveryError
 
 if TYPE_CHECKING:
     from lightning_sagemaker._types import LightningModule, Trainer
@@ -48,8 +48,8 @@ class TogetherRank:
         host = os.environ.get(wire.HOST, "127.0.0.1")
         self._server = dist.TCPStore(host, 0, is_master=True, wait_for_workers=False)
         info: wire.Info = {"host": host, "store": self._server.port, "together": True}
-        self._member = Member(os.environ[wire.ADDRESS], os.environ[wire.TOKEN], number, info, _end)
-        reply = self._member.start()
+        self._client = CoordinatorClient(os.environ[wire.ADDRESS], os.environ[wire.TOKEN], number, info, _end)
+        reply = self._client.start()
         if reply["kind"] != "first":
             raise SystemExit(reply.get("code", 1))
         if len(reply["order"]) != world_size:
@@ -76,13 +76,13 @@ class TogetherRank:
 
     def report(self, step: int) -> None:
         """Say that a step is over."""
-        self._member.report(step)
+        self._client.report(step)
 
     def finish(self) -> None:
         """Say that nothing is left for which a rank that is lost would be missed, unless the script has failed."""
         if not self._has_finished and not self._has_failed:
             self._has_finished = True
-            self._member.finish()
+            self._client.finish()
 
 
 def _end() -> None:

@@ -1,12 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages between the ranks and their coordinator: four bytes of length, then JSON; and their variables."""
+"""Messages between the ranks and their coordinator: four bytes of length, then JSON; and their variables.
+
+A rank sends :class:`Hello`, then requests; the coordinator answers with a :class:`Reply`, which has the request's id, and
+sends notices when it likes. docs/recovery.md has the sequence of messages when a rank dies.
+"""
 
 from __future__ import annotations
 
 import json
 import socket
 import struct
-from typing import Any, TypedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, TypedDict, cast
 
 ADDRESS = "LIGHTNING_SAGEMAKER_COORDINATOR"
 """``host:port`` of the coordinator; set by ``lightning-sagemaker supervise`` for each rank."""
@@ -21,6 +28,10 @@ RESTART = 75
 """Exit code of a rank that is to be restarted because another is lost: EX_TEMPFAIL of sysexits.h."""
 CANNOT = 76
 """Exit code of a rank whose script cannot recover in the job: it is started again with the mode ``restart``."""
+
+
+Message = dict[str, Any]
+"""A message as it has been received."""
 
 
 class Info(TypedDict, total=False):
@@ -54,12 +65,121 @@ class End(TypedDict, total=False):
     lost: list[int]
 
 
+class Hello(TypedDict):
+    """The first message of a rank."""
+
+    token: str
+    rank: int
+    info: Info
+
+
+@dataclass(frozen=True)
+class Start:
+    """The rank waits until all ranks have started, or joins those that train."""
+
+
+@dataclass(frozen=True)
+class NextQuorum:
+    """The rank waits until all ranks of its quorum have asked for the next one.
+
+    Attributes:
+        at: Its training position; None if it has no state.
+        admits: Whether replacements that have arrived take part.
+
+    """
+
+    at: list[int] | None
+    admits: bool
+
+
+@dataclass(frozen=True)
+class Commit:
+    """The rank votes on a step of its quorum: ``ok`` says whether it has the gradients."""
+
+    quorum: int
+    step: int
+    ok: bool
+
+
+@dataclass(frozen=True)
+class StepDone:
+    """A step is over, of ranks that do not vote. Not answered."""
+
+    step: int
+
+
+@dataclass(frozen=True)
+class NeedAllRanks:
+    """The steps call a collective that needs all ranks of the job. Not answered."""
+
+    quorum: int
+    collective: str
+
+
+@dataclass(frozen=True)
+class LeaveForRestart:
+    """The rank's script cannot recover in the job: answered once all ranks of the quorum have said so."""
+
+
+@dataclass(frozen=True)
+class Finish:
+    """The rank's first fit has ended."""
+
+
+@dataclass(frozen=True)
+class Heartbeat:
+    """The rank is alive; the coordinator sends the same back, so that a rank notices that its network is cut."""
+
+
+Request = Start | NextQuorum | Commit | StepDone | NeedAllRanks | LeaveForRestart | Finish | Heartbeat
+
+
+@dataclass(frozen=True)
+class Welcome:
+    """The first notice: a rank, or the coordinator, that is silent for so many seconds is considered lost."""
+
+    silence: float
+
+
+@dataclass(frozen=True)
+class QuorumBroken:
+    """A rank of this quorum is lost, or it cannot go on: the step in flight is discarded."""
+
+    quorum: int
+
+
+Notice = Welcome | QuorumBroken | Heartbeat
+
+REQUESTS: Mapping[str, type[Request]] = {
+    kind.__name__: kind
+    for kind in (Start, NextQuorum, Commit, StepDone, NeedAllRanks, LeaveForRestart, Finish, Heartbeat)
+}
+NOTICES: Mapping[str, type[Notice]] = {kind.__name__: kind for kind in (Welcome, QuorumBroken, Heartbeat)}
+
+
+class Kind(str, Enum):
+    """What a rank is to do, which has asked to start or for a quorum."""
+
+    FIRST = "first"
+    """Train: all ranks have started."""
+    JOIN = "join"
+    """Initialize as the others did, and then ask for their next quorum."""
+    QUORUM = "quorum"
+    """Go on in this quorum."""
+    ALONE = "alone"
+    """Nobody is left that has the training state."""
+    LEAVE = "leave"
+    """Exit, as its host leaves the job."""
+    OVER = "over"
+    """Exit, as the training is over."""
+
+
 class Reply(TypedDict, total=False):
-    """An answer of the coordinator, or a notification.
+    """Answer to a request: a ``kind`` and what belongs to it; for :class:`Commit` a decision; else only the id.
 
     Attributes:
         id: Number of the request.
-        kind: What a rank is to do: ``first``, ``quorum``, ``join``, ``alone``, ``leave`` or ``over``.
+        kind: What a rank is to do.
         quorum: Its number.
         order: Its ranks.
         sources: Those with the newest state.
@@ -75,7 +195,7 @@ class Reply(TypedDict, total=False):
     """
 
     id: int
-    kind: str
+    kind: Kind
     quorum: int
     order: list[int]
     sources: list[int]
@@ -89,18 +209,43 @@ class Reply(TypedDict, total=False):
     change: bool
 
 
+def request_message(request: Request, number: int) -> dict[str, object]:
+    """A request as it is sent; its id is 0 if no answer is expected."""
+    return {"request": type(request).__name__, "id": number, **vars(request)}
+
+
+def request_of(message: Message) -> tuple[int, Request]:
+    """The id of a request that has been received, and the request."""
+    fields = {name: value for name, value in message.items() if name not in ("request", "id")}
+    return int(message["id"]), REQUESTS[message["request"]](**fields)
+
+
+def notice_message(notice: Notice) -> dict[str, object]:
+    """A notice as it is sent."""
+    return {"notice": type(notice).__name__, **vars(notice)}
+
+
+def answer_of(message: Message) -> Notice | Reply:
+    """What the coordinator has sent."""
+    if "notice" in message:
+        return NOTICES[message.pop("notice")](**message)
+    if "kind" in message:
+        message["kind"] = Kind(message["kind"])
+    return cast(Reply, message)
+
+
 _HEAD = struct.Struct("!I")
 _LARGEST = 1 << 20
 """Bytes; a message is some hundred."""
 
 
-def send(connection: socket.socket, message: dict[str, Any]) -> None:
+def send(connection: socket.socket, message: Mapping[str, object]) -> None:
     """Send one message; callers take turns."""
     body = json.dumps(message).encode()
     connection.sendall(_HEAD.pack(len(body)) + body)
 
 
-def receive(connection: socket.socket) -> dict[str, Any] | None:
+def receive(connection: socket.socket) -> Message | None:
     """The next message; None when the other side has closed, or sends an invalid message."""
     head = _exactly(connection, _HEAD.size)
     if head is None:

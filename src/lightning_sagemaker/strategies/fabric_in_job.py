@@ -156,7 +156,7 @@ class FabricInJobDDPStrategy(JobAware, FabricDDPStrategy):
     @property
     def _restarting(self) -> AbstractContextManager[None]:
         """What is refused within needs ranks that are restarted."""
-        return nullcontext() if self.rank is None else restarting_instead(self.rank.member, self.is_asked)
+        return nullcontext() if self.rank is None else restarting_instead(self.rank.client, self.is_asked)
 
     @property
     def _in_loop(self) -> InJobLoop | None:

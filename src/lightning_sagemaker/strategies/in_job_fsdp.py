@@ -61,7 +61,7 @@ class InJobFSDPStrategy(RecoversInJob, SMDDPFSDPStrategy):
     @override
     def shard(self, module: nn.Module, mesh: DeviceMesh, methods: Iterable[str] = ()) -> None:
         assert self._rank is not None
-        with restarting_instead(self._rank.member, self.is_asked):
+        with restarting_instead(self._rank.client, self.is_asked):
             if any(isinstance(part, FSDPModule) for part in module.modules()):
                 raise CannotRecover(
                     "configure_model calls fully_shard itself, whose process groups cannot be recreated"

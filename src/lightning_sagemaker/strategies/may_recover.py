@@ -12,7 +12,7 @@ import torch
 from lightning_sagemaker._lightning import rank_zero_info
 from lightning_sagemaker.job import SageMakerJob
 from lightning_sagemaker.parallel.degrees import ParallelDegrees
-from lightning_sagemaker.recovery.member import RecoveryError
+from lightning_sagemaker.recovery.coordinator_client import RecoveryError
 from lightning_sagemaker.recovery.supervised import recovers_in_job
 from lightning_sagemaker.strategies.reduction import refuse_beside_recovery
 

@@ -13,9 +13,9 @@ from lightning_sagemaker._compat.trainer import callbacks_of
 from lightning_sagemaker._lightning import rank_zero_only
 from lightning_sagemaker.callbacks.auto_resume import AutoResume
 from lightning_sagemaker.job import SageMakerJob
+from lightning_sagemaker.recovery.coordinator_client import RecoveryError
 from lightning_sagemaker.recovery.fit import RecoveringFit
 from lightning_sagemaker.recovery.job_rank import JobRank, job_rank
-from lightning_sagemaker.recovery.member import RecoveryError
 from lightning_sagemaker.recovery.regroup import restart_after_losses
 from lightning_sagemaker.strategies.quorum import (
     QuorumEnvironment,

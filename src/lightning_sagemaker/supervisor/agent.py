@@ -15,16 +15,13 @@ from dataclasses import dataclass, field
 from lightning_sagemaker.recovery import wire
 from lightning_sagemaker.supervisor.forking import Template, say
 from lightning_sagemaker.supervisor.link import Training
+from lightning_sagemaker.supervisor.rank_ends import WITH_ANOTHER, Action, RankEnd, decide
 
 _POLL = 0.02
 _TO_LEAVE = 30.0
 """Seconds for a step to end, after which leaving ranks are killed."""
 _GRACE = 150.0
 """Seconds from a signal that asks the ranks to end to one that they cannot ignore: SageMaker gives 120."""
-_WITHOUT_PROGRESS = 3
-"""Times that a rank is replaced without a committed step."""
-_WITH_ANOTHER = -1
-"""In place of a step: the rank was restarted because another was lost."""
 _GAVE_UP = 1
 
 
@@ -172,48 +169,54 @@ class Agent:
                 one.environment[wire.MODE] = "restart"
             self._start(rank)
             return
-        why = f"signal {-code}" if code < 0 else f"exit code {code}"
-        training = self._training
-        training.lose(rank.number)
-        if training.finished:
-            say(f"rank {rank.number} ended with {why} after the first fit, and is not replaced.")
-            if code > 0:  # of those that were killed the others say whether they could do without
-                self._failed_later.append(code)
-        if training.finished or training.ended:
-            return
-        if not training.is_reachable:
+        self._training.lose(rank.number)
+        end = self._end_of(rank, code)
+        decision = decide(end)
+        if decision.sentence:
+            say(decision.sentence)
+        if end.finished and code > 0:  # of those that were killed the others say whether they could do without
+            self._failed_later.append(code)
+        if decision.death is not None:
+            rank.deaths[decision.death] += 1
+        if decision.action is Action.START:
+            self._start(rank)
+        elif decision.action is Action.START_LATER:
             self._due.append(rank)
-            say(f"rank {rank.number} ended with {why}; restarting it once the coordinator is reachable.")
-            return
-        step, has_part = training.step, training.together or training.replica > 1
-        follows = code == wire.RESTART and (has_part or not step)
-        gone = [one for one in self._ranks if one.pid is None and one.code and one not in self._due]
-        rank.deaths[_WITH_ANOTHER if follows or rank.is_killed else step] += 1
-        if rank.deaths.total() > self._max_restarts:
-            say(f"rank {rank.number} ended with {why}, and is not replaced: --max-restarts is {self._max_restarts}.")
-        elif follows and (step or gone == [rank]):
-            self._start(rank)
-        elif code > 0 and not step:  # the script is wrong
-            say(f"rank {rank.number} ended with {why} before the first step, and is not replaced.")
-            if not training.has_started:  # the others would wait for it
-                self._give_up()
-        elif rank.deaths[step] >= _WITHOUT_PROGRESS:
-            died = f"it died {rank.deaths[step]} times after step {step}"
-            say(f"rank {rank.number} ended with {why}, and is not replaced: {died}.")
-        else:
-            say(f"rank {rank.number} ended with {why}; starting a replacement.")
-            self._start(rank)
-        restarted = not step and (training.replica > 1 or any(one.deaths[_WITH_ANOTHER] for one in self._ranks))
-        if rank.pid is None and (training.together or restarted):  # the others would wait for it
-            training.give_up()
+        elif decision.action is Action.END_JOB:
+            self._training.give_up()
             self._give_up()
+        elif decision.action is Action.END_HOST:
+            self._give_up()
+
+    def _end_of(self, rank: Rank, code: int) -> RankEnd:
+        """Facts of the end of a rank's process, for :func:`.rank_ends.decide`."""
+        training = self._training
+        return RankEnd(
+            rank.number,
+            code,
+            step=training.step,
+            has_started=training.has_started,
+            finished=training.finished,
+            ended=training.ended,
+            is_reachable=training.is_reachable,
+            together=training.together,
+            replica=training.replica,
+            max_restarts=self._max_restarts,
+            deaths=rank.deaths,
+            is_killed=rank.is_killed,
+            is_only_one=self._left_out() == [rank],
+            has_followed=any(one.deaths[WITH_ANOTHER] for one in self._ranks),
+        )
+
+    def _left_out(self) -> list[Rank]:
+        """Ranks that have exited with an error and have no replacement, now or later."""
+        return [one for one in self._ranks if one.pid is None and one.code and one not in self._due]
 
     def _end_if_it_cannot_begin_again(self) -> None:
         """All ranks are lost, and one is not replaced: the others would wait for it."""
         training = self._training
-        is_missing = any(rank.pid is None and rank.code and rank not in self._due for rank in self._ranks)
         is_lost = training.has_started and not (training.trains or training.finished or training.ended)
-        if is_missing and is_lost and not (self._signal or self._gave_up) and training.is_reachable:
+        if self._left_out() and is_lost and not (self._signal or self._gave_up) and training.is_reachable:
             say("all ranks are lost, and one of this host is not replaced: the job ends.")
             training.give_up()
             self._give_up()

@@ -16,16 +16,26 @@ import math
 import socket
 import threading
 import time
-from collections.abc import Callable, Collection
-from typing import Any
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, cast
 
-from lightning_sagemaker.recovery import wire
+from lightning_sagemaker.recovery import protocol_log, wire
 from lightning_sagemaker.recovery.replica_ranks import complete, replica_of
-from lightning_sagemaker.supervisor.events import no_notes
+from lightning_sagemaker.supervisor.events import logged, no_notes
 from lightning_sagemaker.supervisor.failures import Failures
 from lightning_sagemaker.supervisor.hosts import Hosts
 from lightning_sagemaker.supervisor.progress import Progress
-from lightning_sagemaker.supervisor.ranks import Member, Settings, join_of, quorum_of, release, step_of
+from lightning_sagemaker.supervisor.ranks import (
+    RankRecord,
+    Settings,
+    Waiting,
+    answer_left_over,
+    candidates_of,
+    join_of,
+    quorum_of,
+    release,
+    step_of,
+)
 from lightning_sagemaker.supervisor.reception import Reception
 from lightning_sagemaker.supervisor.step_notes import StepNotes
 
@@ -58,14 +68,15 @@ class Coordinator(Progress):
         note: Callable[..., None] = no_notes,
     ) -> None:
         super().__init__()
-        self._settings, self._on_silent, self._say, self._note = settings, on_silent, say, note
-        self._steps, self._is_waiting = StepNotes(note), False
+        protocol_log.switch_on()
+        self._settings, self._on_silent, self._say, self._note = settings, on_silent, say, logged(note)
+        self._steps, self._waiting, self._is_waiting = StepNotes(self._note), Waiting(), False
         self._lock, self._closed, self._failures = threading.RLock(), threading.Event(), Failures()
-        self._members, self._votes = dict[int, Member](), dict[int, int]()
+        self._records, self._votes = dict[int, RankRecord](), dict[int, int]()
         self._left, self._leaving = set[int](), set[int]()
         self._broken_at: float | None = None
         self._hosts = Hosts(settings.silence, self.status, self.lose, self._stop, self.leave, self.give_up)
-        note("start", world_size=settings.world_size)
+        self._note("start", world_size=settings.world_size)
         self._reception = Reception(host, port, settings.world_size, token, self._serve, self._hosts.serve)
         self.port = self._reception.port
         threading.Thread(target=self._tick, name="coordinator", daemon=True).start()
@@ -80,15 +91,15 @@ class Coordinator(Progress):
         self._reception.close()
         self._hosts.close()
         with self._lock:
-            for member in list(self._members.values()):
-                member.connection.close()
+            for record in list(self._records.values()):
+                record.connection.close()
 
     def lose(self, rank: int) -> None:
         """A rank's supervisor has seen it exit."""
         with self._lock:
-            member = self._members.get(rank)
-            if member is not None:
-                self._drop(member)
+            record = self._records.get(rank)
+            if record is not None:
+                self._drop(record)
             if rank in self._left:  # it has failed; the others may be in another fit
                 self._break()
 
@@ -115,157 +126,145 @@ class Coordinator(Progress):
 
     def _dismiss(self) -> None:
         """Tell leaving ranks that wait to exit; the others form the next quorum."""
-        for rank in sorted(self._leaving & self._members.keys()):
-            member = self._members[rank]
-            if member.starting is None and member.asking is None:
+        for rank in sorted(self._leaving & self._records.keys()):
+            record = self._records[rank]
+            if not (record.is_starting or record.asks_quorum):
                 continue
             if rank in self._active:
                 self._active.remove(rank)
                 self._say(f"rank {rank} leaves after step {self.step}; {len(self._active)} continue.")
                 self._note("left", rank=rank, step=self.step)
-            del self._members[rank]
+            del self._records[rank]
             self._leaving.discard(rank)
-            self._reply(member, "asking" if member.starting is None else "starting", {"kind": "leave"})
+            record.answer({"kind": wire.Kind.LEAVE})
 
     def _stop(self) -> None:
         self.is_stopping = True
 
     def _serve(self, connection: socket.socket, hello: dict[str, Any]) -> None:
         """Serve a rank until its connection ends."""
-        self._hosts.is_replaced(int(hello["rank"]))
-        member = Member(int(hello["rank"]), connection, hello["info"], time.monotonic())
+        rank, info = int(hello["rank"]), cast(wire.Info, hello["info"])
+        self._hosts.is_replaced(rank)
+        record = RankRecord(rank, connection, info, time.monotonic())
         with self._lock:
-            if (old := self._members.get(member.rank)) is not None:
+            if (old := self._records.get(record.rank)) is not None:
                 self._drop(old)
-            self._members[member.rank] = member
-            self.together, self.replica = bool(member.info.get("together")), int(member.info.get("replica", 1))
-        member.tell({"silence": self._settings.silence})
+            self._records[record.rank] = record
+            self.together, self.replica = info.get("together", False), info.get("replica", 1)
+        record.send(wire.notice_message(wire.Welcome(self._settings.silence)))
         while (message := wire.receive(connection)) is not None:
             with self._lock:
-                member.heard = time.monotonic()
-                if self._members.get(member.rank) is member:
-                    self._answer(member, message)
+                record.last_heartbeat = time.monotonic()
+                if self._records.get(record.rank) is record:
+                    self._answer(record, *wire.request_of(message))
         with self._lock:
-            if self._members.get(member.rank) is member:
-                self._drop(member)
+            if self._records.get(record.rank) is record:
+                self._drop(record)
 
-    def _answer(self, member: Member, message: dict[str, Any]) -> None:
-        call = message["call"]
-        if call == "start":
-            member.starting = message["id"]
-            self._form_first()
-        elif call == "quorum":
-            member.asking, member.at, member.admits = message["id"], message["at"], message["admits"]
-            self._form()
-        elif call == "commit":
-            self._vote(member, message)
-        elif call == "step":
-            if int(message["step"]) > self.step:
-                self.step = int(message["step"])
+    def _answer(self, record: RankRecord, number: int, request: wire.Request) -> None:
+        match request:
+            case wire.Start() | wire.NextQuorum() | wire.LeaveForRestart():
+                record.request, record.request_id = request, number
+                (self._form_first if record.is_starting else self._form)()
+            case wire.Commit():
+                self._vote(record, number, request)
+            case wire.StepDone(step) if step > self.step:
+                self.step = step
                 self._steps.counted(self.step, len(self._active))
-        elif call == "whole" and message["quorum"] == self.quorum:
-            self._settings.need_all(message["collective"], self._say)
-            self._break(fails=False)
-        elif call == "cannot":
-            member.cannot = message["id"]
-            self._form()
-        elif call == "finish":
-            self._finish(member, message["id"])
-        elif call == "sign":
-            member.tell({"sign": True})  # or it would not notice that its network is cut
+            case wire.NeedAllRanks(self.quorum, collective):
+                self._settings.need_all(collective, self._say)
+                self._break(fails=False)
+            case wire.Finish():
+                self._finish(record, number)
+            case wire.Heartbeat():
+                record.send(wire.notice_message(request))
 
     def _tick(self) -> None:
         while not self._closed.wait(_TICK):
             with self._lock:
                 now = time.monotonic()
-                for member in list(self._members.values()):
+                for record in list(self._records.values()):
                     # What a script does after its training may take the interpreter for long.
-                    if now - member.heard > self._settings.silence and not self.finished:
-                        self._say(f"rank {member.rank} has sent no heartbeat for {self._settings.silence:g} s.")
-                        self._kill(member)
+                    if now - record.last_heartbeat > self._settings.silence and not self.finished:
+                        self._say(f"rank {record.rank} has sent no heartbeat for {self._settings.silence:g} s.")
+                        self._kill(record)
                 self._form()
 
     def _form_first(self) -> None:
         """All ranks start together; one that starts later, while others train, is a replacement."""
-        waiting = {rank: member for rank, member in self._members.items() if member.starting is not None}
+        waiting = {rank: record for rank, record in self._records.items() if record.is_starting}
         able, over = complete(waiting, self.replica), self._over
         if over or self._active:
             for rank in waiting if over else able:
                 mates = [waiting[mate] for mate in replica_of(rank, self.replica) if mate in waiting]
-                self._reply(waiting[rank], "starting", over or join_of(mates, self._members, self._active))
+                waiting[rank].answer(over or join_of(mates, self._records, self._active))
         elif len(able) >= (self._settings.world_size if self.together else self._settings.fewest):
-            self._begin([waiting[rank] for rank in able], "starting")
+            self._begin([waiting[rank] for rank in able], wire.Kind.FIRST)
 
     @property
-    def _over(self) -> dict[str, Any] | None:
+    def _over(self) -> wire.Reply | None:
         """Response to a rank that arrives too late."""
-        return {"kind": "over", "code": int(not self.finished)} if self.finished or self.ended else None
+        return {"kind": wire.Kind.OVER, "code": int(not self.finished)} if self.finished or self.ended else None
 
     def _form(self) -> None:
-        self._active, self.quorum = release(self._members, self._active, self.quorum)
-        if over := self._over:
-            for member in self._members.values():
-                if member.asking is not None and member.rank not in self._active:
-                    self._reply(member, "asking", over)
-        asking = {rank: member for rank, member in self._members.items() if member.asking is not None}
-        if not self._active:
-            for member in asking.values():  # nobody is left who knows where the training is
-                self._reply(member, "asking", over or {"kind": "alone"})
+        """Form the next quorum, once all that train have asked for it, and nobody else is to be waited for."""
+        self._active, self.quorum = release(self._records, self._active, self.quorum)
+        answer_left_over(self._records, self._active, self._over)
+        if not self._active or self._waiting.for_others(self._records, self._active):
             return
-        if any(rank not in asking for rank in self._active):
-            return
+        candidates = candidates_of(self._records, self._active, self.replica)
         self._dismiss()
-        able = {*self._active, *complete(asking, self.replica)}
-        asking = {rank: member for rank, member in asking.items() if rank in self._members and rank in able}
-        if not all(asking[rank].admits for rank in self._active):  # replacements join after an evaluation
-            return self._begin([asking[rank] for rank in self._active], "asking")
-        waited = math.inf if self._broken_at is None else time.monotonic() - self._broken_at
-        too_few = len(asking) < self._settings.minimum
-        patience = max(self._settings.rejoin_timeout, self._settings.patience if too_few else 0.0)
-        if len(asking) < self._settings.world_size and waited < patience:
-            if not self._is_waiting:
-                self._is_waiting = True
-                self._note("waiting", step=self.step, left=len(asking))
-            return
-        step, end = step_of(asking.values(), self.step), self._settings.too_few(len(asking)) if too_few else None
-        failures, lost = self._failures.of(step)
-        if not too_few and failures >= self._settings.attempts:
-            end = {"why": "stuck", "step": step, "failures": failures, "lost": lost}
-            self._say(f"step {step + 1} has failed {failures} times: the job ends.")
-        self._begin(list(asking.values()), "asking", end)
+        candidates = [record for record in candidates if record.rank in self._records]
+        training = [record for record in candidates if record.rank in self._active]
+        if not all(record.admits for record in training):  # replacements join after an evaluation
+            self._begin(training, wire.Kind.QUORUM)
+        elif not self._waits_for_more(len(candidates)):
+            self._begin(candidates, wire.Kind.QUORUM, self._end_with(candidates))
 
-    def _begin(self, members: list[Member], waiting: str, end: wire.End | None = None) -> None:
+    def _waits_for_more(self, present: int) -> bool:
+        """Whether so many ranks wait for replacements of the others; that they do is noted once."""
+        waited = math.inf if self._broken_at is None else time.monotonic() - self._broken_at
+        waits = present < self._settings.world_size and waited < self._settings.patience_of(present)
+        if waits and not self._is_waiting:
+            self._is_waiting = True
+            self._note("waiting", step=self.step, left=present)
+        return waits
+
+    def _end_with(self, records: Sequence[RankRecord]) -> wire.End | None:
+        """Why the job ends if these are left; None if it goes on."""
+        if len(records) < self._settings.minimum:
+            return self._settings.too_few(len(records))
+        end = self._failures.too_many(step_of(records, self.step), self._settings.attempts)
+        if end is not None:
+            self._say(f"step {end['step'] + 1} has failed {end['failures']} times: the job ends.")
+        return end
+
+    def _begin(self, records: Sequence[RankRecord], kind: wire.Kind, end: wire.End | None = None) -> None:
         self.quorum += 1
-        self._failures.settle(step_of(members, self.step) if waiting == "asking" else None)
+        self._failures.settle(step_of(records, self.step) if kind is wire.Kind.QUORUM else None)
         self.ended = end is not None
-        members = sorted(members, key=lambda member: (member.joined or self.quorum, member.rank))
-        self._active = [member.rank for member in members]
+        records = sorted(records, key=lambda record: (record.joined or self.quorum, record.rank))
+        self._active = [record.rank for record in records]
         self._votes, self._left, self._broken_at, self._is_waiting = {}, set(), None, False
         self._steps.is_first = True
         self._note("quorum", number=self.quorum, step=self.step, ranks=self._active)
         if end is not None:
             self._note("end", **end)
-        reply = {**quorum_of(members), "quorum": self.quorum, "step": self.step, "end": end}
-        reply["kind"] = "first" if waiting == "starting" else "quorum"
-        for member in members:
-            member.joined = member.joined or self.quorum
-            self._reply(member, waiting, reply)
+        reply: wire.Reply = {**quorum_of(records), "kind": kind, "quorum": self.quorum, "step": self.step, "end": end}
+        for record in records:
+            record.joined = record.joined or self.quorum
+            record.answer(reply)
 
-    def _reply(self, member: Member, waiting: str, reply: dict[str, Any]) -> None:
-        number = getattr(member, waiting)
-        setattr(member, waiting, None)
-        member.tell({"id": number, **reply})
-
-    def _vote(self, member: Member, message: dict[str, Any]) -> None:
-        if message["quorum"] != self.quorum or self._broken_at is not None or member.rank not in self._active:
-            member.tell({"id": message["id"], "commit": False})
+    def _vote(self, record: RankRecord, number: int, vote: wire.Commit) -> None:
+        if vote.quorum != self.quorum or self._broken_at is not None or record.rank not in self._active:
+            record.send({"id": number, "commit": False})
             return
-        self._votes[member.rank] = message["id"]
-        if not message["ok"]:
+        self._votes[record.rank] = number
+        if not vote.ok:
             self._break()
         elif len(self._votes) == len(self._active):
-            self.step = message["step"]
-            arrived = complete([rank for rank, one in self._members.items() if one.asking is not None], self.replica)
+            self.step = vote.step
+            arrived = complete([rank for rank, one in self._records.items() if one.asks_quorum], self.replica)
             joins = bool(arrived or self._leaving.intersection(self._active))
             self._decide({"commit": True, "change": joins})
             if not self.finished:
@@ -273,11 +272,11 @@ class Coordinator(Progress):
                 if joins:
                     self._note("joining", step=self.step)
 
-    def _decide(self, decision: dict[str, Any]) -> None:
+    def _decide(self, decision: wire.Reply) -> None:
         votes, self._votes = self._votes, {}
         for rank, number in votes.items():
-            if rank in self._members:
-                self._members[rank].tell({"id": number, **decision})
+            if rank in self._records:
+                self._records[rank].send({**decision, "id": number})
 
     def _break(self, *, fails: bool = True) -> None:
         """Discard the step in flight, and notify the others."""
@@ -286,45 +285,45 @@ class Coordinator(Progress):
             self._failures.discard(fails=fails)
         self._decide({"commit": False})
         for rank in self._active:
-            self._members[rank].tell({"notice": "changed", "quorum": self.quorum})
+            self._records[rank].send(wire.notice_message(wire.QuorumBroken(self.quorum)))
 
-    def _drop(self, member: Member) -> None:
-        self._members.pop(member.rank, None)
-        self._leaving.discard(member.rank)
+    def _drop(self, record: RankRecord) -> None:
+        self._records.pop(record.rank, None)
+        self._leaving.discard(record.rank)
         with contextlib.suppress(OSError):
-            member.connection.shutdown(socket.SHUT_RDWR)
-        member.connection.close()
-        if member.rank in self._active:
-            self._active.remove(member.rank)
-            self._votes.pop(member.rank, None)
+            record.connection.shutdown(socket.SHUT_RDWR)
+        record.connection.close()
+        if record.rank in self._active:
+            self._active.remove(record.rank)
+            self._votes.pop(record.rank, None)
             if self.finished:  # its script may just be over; who waits for its vote must not
-                self._left.add(member.rank)
+                self._left.add(record.rank)
                 if self._votes:
                     self._break()
             elif not self.is_stopping:
-                self._failures.lose(member.rank)
-                self._note("lost", rank=member.rank, step=self.step, since=round(self._steps.last, 3))
+                self._failures.lose(record.rank)
+                self._note("lost", rank=record.rank, step=self.step, since=round(self._steps.last, 3))
                 others = "all restart" if self.together else f"{len(self._active)} continue"
-                self._say(f"rank {member.rank} is lost after step {self.step}; {others}.")
+                self._say(f"rank {record.rank} is lost after step {self.step}; {others}.")
                 self._break()
                 if self.together:
                     self._active, self._broken_at = [], None
-        if member.starting is None and not (self.finished or self.is_stopping):
-            for rank in replica_of(member.rank, self.replica):  # the others that have shards of its replica
-                if (mate := self._members.get(rank)) is not None and mate.starting is None:
+        if not (record.is_starting or self.finished or self.is_stopping):
+            for rank in replica_of(record.rank, self.replica):  # the others that have shards of its replica
+                if (mate := self._records.get(rank)) is not None and not mate.is_starting:
                     self._kill(mate)
         self._form()
 
-    def _kill(self, member: Member) -> None:
-        self._drop(member)
-        self._on_silent(member.rank)
-        self._hosts.kill(member.rank)
+    def _kill(self, record: RankRecord) -> None:
+        self._drop(record)
+        self._on_silent(record.rank)
+        self._hosts.kill(record.rank)
 
-    def _finish(self, member: Member, number: int) -> None:
+    def _finish(self, record: RankRecord, number: int) -> None:
         """The first fit has ended; a replacement could not join what follows, but the others may train again."""
         if not self.finished:
             self._note("finished", step=self.step)
         self.finished = True
-        member.tell({"id": number})
+        record.send({"id": number})
         self._form_first()
         self._form()

@@ -7,8 +7,11 @@ import contextlib
 import json
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from lightning_sagemaker.recovery.protocol_log import log
 
 FILE = "recovery.jsonl"
 """Name of the file in a job's output folder."""
@@ -41,3 +44,13 @@ class Events:
 
 def no_notes(event: str, **values: Any) -> None:
     """Replaces :meth:`Events.note` if there is no file."""
+
+
+def logged(note: Callable[..., None]) -> Callable[..., None]:
+    """A callback that notes an event, and writes it into the debug log."""
+
+    def note_and_log(event: str, **values: object) -> None:
+        log.debug("coordinator: %s %s", event, values)
+        note(event, **values)
+
+    return note_and_log

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 
+from lightning_sagemaker.recovery import wire
+
 
 class Failures:
     """Failures by step.
@@ -28,6 +30,17 @@ class Failures:
     def of(self, step: int) -> tuple[int, list[int]]:
         """How often what follows a step has failed, now included, and the ranks that were lost."""
         return self._times[step] + self._fails, [*self._lost[step], *self._lost_now]
+
+    def too_many(self, step: int, attempts: int) -> wire.End | None:
+        """Why the job ends, if what follows a step has failed so often.
+
+        Args:
+            step: After which it failed.
+            attempts: How often it may fail.
+
+        """
+        failures, lost = self.of(step)
+        return {"why": "stuck", "step": step, "failures": failures, "lost": lost} if failures >= attempts else None
 
     def settle(self, step: int | None) -> None:
         """The next quorum begins.

@@ -15,8 +15,7 @@ from typing import Any, Protocol
 from lightning_sagemaker.errors import LaunchError
 from lightning_sagemaker.recovery import wire
 
-_SIGN = 1.0
-"""Seconds between heartbeats."""
+_HEARTBEAT_SECONDS = 1.0
 _RETRY = 0.3
 _CONNECT = 3.0
 """Seconds for one try; a packet that is lost is sent again after one and three."""
@@ -118,7 +117,7 @@ class Link:
             )
         assert self._connection is not None
         self.own_address: str = self._connection.getsockname()[0]
-        for target in (self._listen, self._give_signs):
+        for target in (self._listen, self._send_heartbeats):
             threading.Thread(target=target, name="link", daemon=True).start()
 
     @property
@@ -230,8 +229,8 @@ class Link:
         for rank in message["kill"]:
             self._on_kill(int(rank))
 
-    def _give_signs(self) -> None:
-        while not self._closed.wait(_SIGN):
+    def _send_heartbeats(self) -> None:
+        while not self._closed.wait(_HEARTBEAT_SECONDS):
             self._send({"id": 0, "stopping": self.is_stopping})
 
     def _send(self, message: dict[str, Any]) -> bool:

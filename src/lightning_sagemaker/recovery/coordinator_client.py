@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A rank's connection to the coordinator: requests from the training thread, notifications and heartbeats in others."""
+"""A rank's connection to the coordinator: requests from the training thread, notices and heartbeats in others."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ import socket
 import sys
 import threading
 from collections.abc import Callable
-from typing import cast
+from logging import DEBUG
 
-from lightning_sagemaker.recovery import wire
+from lightning_sagemaker.recovery import protocol_log, wire
+from lightning_sagemaker.recovery.protocol_log import log
 
-_SIGN = 1.0
-"""Seconds between heartbeats."""
+_HEARTBEAT_SECONDS = 1.0
 
 
 class RecoveryError(RuntimeError):
     """Training cannot continue in this job."""
 
 
-class Member:
+class CoordinatorClient:
     """A rank's connection to its coordinator.
 
-    A process whose connection has ended, or whose coordinator has been silent for the timeout, is no longer a member:
-    it may have been replaced, so it exits at once.
+    A process whose connection has ended, or whose coordinator has been silent for the timeout, is no longer a rank
+    of the job: it may have been replaced, so it exits at once.
 
     Args:
         address: ``host:port``.
@@ -52,9 +52,11 @@ class Member:
         self._has_finished = False
         self.quorum = 0
         self._changed = 0
-        wire.send(self._connection, {"token": token, "rank": rank, "info": info})
+        protocol_log.switch_on()
+        hello: wire.Hello = {"token": token, "rank": rank, "info": info}
+        wire.send(self._connection, hello)
         os.register_at_fork(after_in_child=self._forget)
-        for target in (self._listen, self._give_signs):
+        for target in (self._listen, self._send_heartbeats):
             threading.Thread(target=target, name="recovery", daemon=True).start()
 
     @property
@@ -64,7 +66,7 @@ class Member:
 
     def start(self) -> wire.Reply:
         """Wait until all ranks have started, or learn at once that the others are already training."""
-        return self._begin(self._ask({"call": "start"}))
+        return self._begin(self._ask(wire.Start()))
 
     def next_quorum(self, at: list[int] | None, admits: bool = True) -> wire.Reply:
         """Wait until all remaining ranks have asked.
@@ -74,7 +76,7 @@ class Member:
             admits: Whether replacements that have arrived take part; else they wait for the next quorum.
 
         """
-        return self._begin(self._ask({"call": "quorum", "at": at, "admits": admits}))
+        return self._begin(self._ask(wire.NextQuorum(at, admits)))
 
     def commit(self, step: int, ok: bool) -> wire.Reply:
         """Whether a step is committed: if all ranks of the quorum report ``ok``."""
@@ -82,7 +84,7 @@ class Member:
 
     def vote(self, step: int, ok: bool) -> int:
         """As :meth:`commit`, without waiting; its number is for :meth:`decision`, before anything else is asked."""
-        return self._put({"call": "commit", "quorum": self.quorum, "step": step, "ok": ok})
+        return self._request(wire.Commit(self.quorum, step, ok))
 
     def decision(self, vote: int) -> wire.Reply:
         """Wait for what all ranks' votes have decided."""
@@ -90,15 +92,15 @@ class Member:
 
     def wait_for_all(self, collective: str) -> None:
         """The steps call a collective that needs all ranks: the step in flight is discarded, and later ones have all."""
-        self._send({"call": "whole", "id": 0, "quorum": self.quorum, "collective": collective})
+        self._send(wire.NeedAllRanks(self.quorum, collective))
 
     def leave_for_restarts(self) -> None:
         """Wait until all ranks of the quorum have called this: they exit, and are started again. None of them is lost."""
-        self._ask({"call": "cannot"})
+        self._ask(wire.LeaveForRestart())
 
     def report(self, step: int) -> None:
         """A step is over, of ranks that do not vote."""
-        self._send({"call": "step", "id": 0, "step": step})
+        self._send(wire.StepDone(step))
 
     @property
     def has_finished(self) -> bool:
@@ -108,7 +110,7 @@ class Member:
     def finish(self) -> None:
         """The first fit has ended. Later code needs a coordinator only if it trains again."""
         self._has_finished = True
-        self._ask({"call": "finish"})
+        self._ask(wire.Finish())
 
     def close(self) -> None:
         """Close the connection; the coordinator considers this rank lost, unless it has left."""
@@ -121,12 +123,12 @@ class Member:
         self.quorum = reply.get("quorum", self.quorum)
         return reply
 
-    def _ask(self, question: dict[str, object]) -> wire.Reply:
-        return self._answer(self._put(question))
+    def _ask(self, request: wire.Request) -> wire.Reply:
+        return self._answer(self._request(request))
 
-    def _put(self, question: dict[str, object]) -> int:
+    def _request(self, request: wire.Request) -> int:
         number = next(self._numbers)
-        self._send({"id": number, **question})
+        self._send(request, number)
         return number
 
     def _answer(self, number: int) -> wire.Reply:
@@ -138,31 +140,38 @@ class Member:
                     "The first host's supervisor has exited, and fit needs it. HINT: start the job again."
                 )
             if reply["id"] == number:
+                if log.isEnabledFor(DEBUG):
+                    log.debug("rank %d is answered %d: %s", self.rank, number, protocol_log.in_short(reply))
                 return reply
 
-    def _send(self, message: dict[str, object]) -> None:
+    def _send(self, request: wire.Request, number: int = 0) -> None:
+        if not isinstance(request, wire.Heartbeat):
+            log.debug("rank %d asks %d: %s", self.rank, number, request)
         try:
             with self._sending:
-                wire.send(self._connection, message)
+                wire.send(self._connection, wire.request_message(request, number))
         except OSError:
             self._end()
 
     def _listen(self) -> None:
         while (message := wire.receive(self._connection)) is not None:
-            if "silence" in message:
-                self._connection.settimeout(float(message["silence"]))
-            elif "sign" in message:
-                continue
-            elif "notice" in message:
-                self._changed = max(self._changed, int(message["quorum"]))
-                self._on_change()
-            else:
-                self._replies.put(cast(wire.Reply, message))
+            match wire.answer_of(message):
+                case wire.Heartbeat():
+                    pass
+                case wire.Welcome(silence) as notice:
+                    log.debug("rank %d is told: %s", self.rank, notice)
+                    self._connection.settimeout(silence)
+                case wire.QuorumBroken(quorum) as notice:
+                    log.debug("rank %d is told: %s", self.rank, notice)
+                    self._changed = max(self._changed, quorum)
+                    self._on_change()
+                case reply:
+                    self._replies.put(reply)
         self._end()
 
-    def _give_signs(self) -> None:
-        while not self._closed.wait(_SIGN):
-            self._send({"call": "sign", "id": 0})
+    def _send_heartbeats(self) -> None:
+        while not self._closed.wait(_HEARTBEAT_SECONDS):
+            self._send(wire.Heartbeat())
 
     def _end(self) -> None:
         if self._closed.is_set():
