@@ -113,7 +113,9 @@ def _member(kind: object, name: str) -> object:
     """What Python 3.11 first wrote of an ``Enum``'s member; of anything else an attribute leads anywhere."""
     if isinstance(kind, EnumMeta) and name in kind.__members__:
         return kind.__members__[name]
-    raise pickle.UnpicklingError(f"weights_only: getattr of {type(kind).__name__} is among neither hyperparameters nor callbacks")
+    raise pickle.UnpicklingError(
+        f"weights_only: getattr of {type(kind).__name__} is among neither hyperparameters nor callbacks"
+    )
 
 
 class _Names(pickle.Pickler):
