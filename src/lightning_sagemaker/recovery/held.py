@@ -21,7 +21,7 @@ from lightning_sagemaker._compat.reloads import request_as_others
 from lightning_sagemaker.callbacks.fit_entries import FitEntry, RankState
 from lightning_sagemaker.callbacks.fit_state import FitState
 from lightning_sagemaker.checkpoint.attributes import Held
-from lightning_sagemaker.checkpoint.metric_state import merged_metrics
+from lightning_sagemaker.checkpoint.metric_state import MetricStates, merged_metrics
 from lightning_sagemaker.recovery import shards
 from lightning_sagemaker.recovery.bars import is_bar
 from lightning_sagemaker.recovery.refused import CannotRecover
@@ -208,8 +208,7 @@ class HeldState:
         self.attributes.adopt(state["attributes"])
         self._plain = self.attributes.now()
         held = state["held"]
-        # What the lost rank had summed up is lost; names are the others', as all ranks log the same ones.
-        held["own"]["metrics"] = merged_metrics(trainer.lightning_module, [held["own"]["metrics"]], 1, 2)
+        held["own"]["metrics"] = _of_lost_rank(trainer.lightning_module, held["own"]["metrics"])
         shards.as_shard(held["own"]["loaders"], self._shard)
         self._held, self._at, self._steps.seed = held, state["at"], state["seed"]
 
@@ -230,9 +229,22 @@ def of_all_shards(
     for shard in range(world_size):
         if shard not in found:
             found[shard] = copy.deepcopy(states[0])
-            found[shard]["metrics"] = merged_metrics(module, [states[0]["metrics"]], 1, 2)
+            found[shard]["metrics"] = _of_lost_rank(module, states[0]["metrics"])
         shards.as_shard(found[shard]["loaders"], shard)
     return [found[shard] for shard in range(world_size)]
+
+
+def _of_lost_rank(module: nn.Module, sender: MetricStates) -> MetricStates:
+    """What a lost rank had summed up is lost; names are the sender's, as all ranks log the same ones.
+
+    What is reduced over ranks begins empty, so that nothing counts twice. Of what each rank logs for itself the sender's
+    sums stand in: without a further batch in the epoch the mean of nothing, which is nan, would stop an early stopping.
+    """
+    found = merged_metrics(module, [sender], 1, 2)
+    found["logged"] |= {
+        key: copy.deepcopy(one) for key, one in sender["logged"].items() if not one["settings"]["sync_dist"]
+    }
+    return found
 
 
 def _flags(callback: Any) -> dict[str, bool]:
