@@ -339,7 +339,7 @@ def test_ranks_leave_by_plan_at_the_end_of_a_step(ranks):
     job.start(0, 1, 2)
     job.coordinator.leave([2])
     decisions = [job.ask(job.clients[rank].commit, 1, True).result for rank in (0, 1, 2)]
-    assert [one(5) for one in decisions] == [{"id": 2, "commit": True, "change": True}] * 3
+    assert [one(5) for one in decisions] == [{"id": 2, "commit": True, "change": True, "differ": False}] * 3
     replies = job.quorum([1], 0, 1, 2)
     assert [reply["kind"] for reply in replies] == ["quorum", "quorum", "leave"]
     assert replies[0]["order"] == [0, 1]

@@ -82,9 +82,9 @@ class CoordinatorClient:
         """Whether a step is committed: if all ranks of the quorum report ``ok``."""
         return self.decision(self.vote(step, ok))
 
-    def vote(self, step: int, ok: bool) -> int:
+    def vote(self, step: int, ok: bool, weights: int | None = None) -> int:
         """As :meth:`commit`, without waiting; its number is for :meth:`decision`, before anything else is asked."""
-        return self._request(wire.Commit(self.quorum, step, ok))
+        return self._request(wire.Commit(self.quorum, step, ok, weights))
 
     def decision(self, vote: int) -> wire.Reply:
         """Wait for what all ranks' votes have decided."""

@@ -31,6 +31,7 @@ from lightning_sagemaker.recovery.refused import CannotRecover, check, restartin
 from lightning_sagemaker.recovery.regroup import Parts, RanksChanged, Regroup, end_of_job, is_loss
 from lightning_sagemaker.recovery.replicas import Replicas
 from lightning_sagemaker.recovery.steps import Steps
+from lightning_sagemaker.recovery.weights_check import WeightsCheck
 from lightning_sagemaker.recovery.wire import End, Reply
 
 
@@ -62,7 +63,7 @@ class RecoveringFit(Callback):
         self._held: HeldState | None = None
         self._end: End | None = None
         self._steps: Steps | None = None
-        self._arguments: tuple[Any, ...] = ()
+        self._arguments, self._weights = tuple[Any, ...](), WeightsCheck(replicas is None, rank.client, is_asked)
         self._leads, self._changes = rank.order[0] == rank.number and not rank.joins, False
 
     # Called by Lightning
@@ -187,9 +188,9 @@ class RecoveringFit(Callback):
 
     def _commit(self, is_valid: bool, meanwhile: Callable[[], None]) -> None:
         self._check_whole()
-        vote = self._client.vote(self._trainer.global_step + 1, ok=is_valid)
+        vote = self._client.vote(self._trainer.global_step + 1, is_valid, self._weights.sum(self._trainer.model))
         meanwhile()
-        decision = self._client.decision(vote)
+        decision = self._weights.checked(self._client.decision(vote))
         if not decision["commit"]:
             raise RanksChanged("a rank was lost")
         self._changes = decision["change"]
@@ -207,8 +208,6 @@ class RecoveringFit(Callback):
             if self._client.changed:
                 raise RanksChanged("a rank was lost")
             raise RuntimeError("NCCL has aborted a collective")
-
-    # The loops, and around them
 
     def _run(self, run: Callable[[], None]) -> None:
         assert self._held is not None
@@ -253,6 +252,7 @@ class RecoveringFit(Callback):
     def _begin_quorum(self) -> None:
         assert self._steps is not None
         self._steps.begin_quorum(self._rank.order)
+        self._weights.begin()
         self._changes = False
 
     def _go_on(self) -> None:

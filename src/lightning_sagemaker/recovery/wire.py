@@ -94,11 +94,20 @@ class NextQuorum:
 
 @dataclass(frozen=True)
 class Commit:
-    """The rank votes on a step of its quorum: ``ok`` says whether it has the gradients."""
+    """The rank votes on a step of its quorum.
+
+    Attributes:
+        quorum: Its number.
+        step: Number of the step.
+        ok: Whether the rank has the gradients.
+        weights: Checksum of its weights, where they are compared.
+
+    """
 
     quorum: int
     step: int
     ok: bool
+    weights: int | None = None
 
 
 @dataclass(frozen=True)
@@ -191,6 +200,7 @@ class Reply(TypedDict, total=False):
         code: Exit code, where training is over.
         commit: Whether a step is committed.
         change: Whether replacements wait.
+        differ: Whether the ranks' weights differ, though they must not.
 
     """
 
@@ -207,6 +217,7 @@ class Reply(TypedDict, total=False):
     code: int
     commit: bool
     change: bool
+    differ: bool
 
 
 def request_message(request: Request, number: int) -> dict[str, object]:

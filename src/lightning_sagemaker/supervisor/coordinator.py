@@ -72,7 +72,7 @@ class Coordinator(Progress):
         self._settings, self._on_silent, self._say, self._note = settings, on_silent, say, logged(note)
         self._steps, self._waiting, self._is_waiting = StepNotes(self._note), Waiting(), False
         self._lock, self._closed, self._failures = threading.RLock(), threading.Event(), Failures()
-        self._records, self._votes = dict[int, RankRecord](), dict[int, int]()
+        self._records, self._votes = dict[int, RankRecord](), dict[int, tuple[int, int | None]]()
         self._left, self._leaving = set[int](), set[int]()
         self._broken_at: float | None = None
         self._hosts = Hosts(settings.silence, self.status, self.lose, self._stop, self.leave, self.give_up)
@@ -259,14 +259,15 @@ class Coordinator(Progress):
         if vote.quorum != self.quorum or self._broken_at is not None or record.rank not in self._active:
             record.send({"id": number, "commit": False})
             return
-        self._votes[record.rank] = number
+        self._votes[record.rank] = number, vote.weights
         if not vote.ok:
             self._break()
         elif len(self._votes) == len(self._active):
             self.step = vote.step
             arrived = complete([rank for rank, one in self._records.items() if one.asks_quorum], self.replica)
             joins = bool(arrived or self._leaving.intersection(self._active))
-            self._decide({"commit": True, "change": joins})
+            sums = {weights for _, weights in self._votes.values() if weights is not None}
+            self._decide({"commit": True, "change": joins, "differ": len(sums) > 1})
             if not self.finished:
                 self._steps.counted(self.step, len(self._active))
                 if joins:
@@ -274,7 +275,7 @@ class Coordinator(Progress):
 
     def _decide(self, decision: wire.Reply) -> None:
         votes, self._votes = self._votes, {}
-        for rank, number in votes.items():
+        for rank, (number, _) in votes.items():
             if rank in self._records:
                 self._records[rank].send({**decision, "id": number})
 
