@@ -45,7 +45,9 @@ def into_one() -> list[int]:
 
 def note(step: int, samples: torch.Tensor, **facts: object) -> None:
     """Write what this rank has found, and die where it is to."""
-    time.sleep(0.03)
+    (FOLDER / f"began-{RANK}-{os.getpid()}").touch()
+    is_replaced = len(list(FOLDER.glob("began-*"))) == RANKS + len(list(FOLDER.glob("died-*")))
+    time.sleep(0.03 if is_replaced else 0.3)  # the next is to die once the replacement has joined
     with (FOLDER / f"rank-{RANK}.jsonl").open("a") as file:
         file.write(json.dumps([step, samples.tolist(), facts]) + "\n")
     died = FOLDER / f"died-{step}"
