@@ -32,6 +32,9 @@ SUMS = "sums.json"
 """In such a folder: size and checksum of each file, if this package wrote it."""
 _BLOCK = 8 * 2**20
 """Bytes that are read at once."""
+_OBJECTS = (
+    "keep objects out of hyperparameters and callback states; if you trust the file, use AutoResume(weights_only=False)"
+)
 
 
 @dataclass(frozen=True)
@@ -51,7 +54,7 @@ class FoundCheckpoint:
 
 
 def find_checkpoint(
-    folder: str | Path, say: Callable[[str], None] = print, weights_only: bool = True
+    folder: str | Path, say: Callable[[str], None] = print, weights_only: bool = True, hint: str = _OBJECTS
 ) -> FoundCheckpoint | None:
     """The complete checkpoint in ``folder`` with the most steps, by its contents; file times may be those of a download.
 
@@ -59,6 +62,7 @@ def find_checkpoint(
         folder: Holds ``*.ckpt``, files or folders; need not exist.
         say: Called with a message for each that cannot be used.
         weights_only: Load data only. ``False`` allows the files to run code: use it for trusted checkpoints only.
+        hint: What to do about one that holds more than data.
 
     Returns:
         None if there is none.
@@ -77,7 +81,7 @@ def find_checkpoint(
     candidates = []
     for path in (Path(folder, name) for name in names if name.endswith(".ckpt")):
         try:
-            candidates.append(FoundCheckpoint(path, *_read_step(path, weights_only)))
+            candidates.append(FoundCheckpoint(path, *_read_step(path, weights_only, hint)))
         except PermissionError as error:
             raise _unreadable(error) from error
         except CheckpointError:
@@ -92,7 +96,7 @@ def find_checkpoint(
     return None
 
 
-def _read_step(path: Path, weights_only: bool) -> tuple[int, bool]:
+def _read_step(path: Path, weights_only: bool, hint: str) -> tuple[int, bool]:
     """Cheap: tensors are mapped, not read."""
     file = path / META if path.is_dir() else path
     for part in path.iterdir() if path.is_dir() else (path,):
@@ -107,8 +111,7 @@ def _read_step(path: Path, weights_only: bool) -> tuple[int, bool]:
             raise
         raise CheckpointError(
             f"{path} holds more than tensors and plain containers, and is not loaded, as that could run code"
-            f" ({_refused(error)}). HINT: keep objects out of hyperparameters and callback states; if you trust the file,"
-            " use AutoResume(weights_only=False)."
+            f" ({_refused(error)}). HINT: {hint}."
         ) from error
     if "loops" in content and "callbacks" not in content:
         raise ValueError("it contains weights only")
