@@ -14,6 +14,8 @@ from lightning.fabric import Fabric
 from torch.optim import lr_scheduler
 
 from lightning_sagemaker import InterruptibleLoop
+from lightning_sagemaker._compat.fabric import inner_loader
+from lightning_sagemaker.callbacks.fabric_data import LoopData
 from lightning_sagemaker.callbacks.fabric_values import restore_loop_generators
 from lightning_sagemaker.checkpoint.atomic_write import CheckpointError
 from lightning_sagemaker.checkpoint.generators import generator_state
@@ -167,3 +169,36 @@ def test_generators_of_another_number_of_ranks():
         state = {"noise": torch.Generator().manual_seed(0)}
         restore_loop_generators(state, ranks, rank)
         assert state["noise"].initial_seed() == (rank if rank < 2 else 0)
+
+
+class SaysItself(torch.utils.data.DataLoader):
+    """A loader with a state of its own, as torchdata's."""
+
+    begun = 0
+
+    def state_dict(self):
+        return {"begun": self.begun}
+
+    def load_state_dict(self, state):
+        self.begun = state["begun"]
+
+
+def test_a_loader_that_fabric_has_set_up_has_its_own_state(tmp_path):
+    def state():
+        fabric = Fabric(accelerator="cpu", devices=1)
+        return {"loader": fabric.setup_dataloaders(SaysItself([1, 2]), use_distributed_sampler=False)}
+
+    stopped(tmp_path, state(), lambda found: setattr(inner_loader(found["loader"]), "begun", 5))
+    own = state()
+    loader = own["loader"]
+    assert resumed(tmp_path, own)["loader"] is loader
+    assert inner_loader(loader).begun == 5
+
+
+def test_a_module_that_a_strategy_has_not_loaded_is(tmp_path):
+    """FSDP's strategy returns the states of what is not sharded."""
+    average = torch.nn.Linear(1, 1)
+    data = LoopData({"average": average}, weights_only=True)
+    content = {"average": {"weight": torch.ones(1, 1), "bias": torch.zeros(1)}}
+    data.put(content, (), torch.device("cpu"))
+    assert [one.item() for one in average.parameters()] == [1, 0]

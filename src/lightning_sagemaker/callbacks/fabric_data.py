@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from lightning_sagemaker._compat.fabric import inner_loader
 from lightning_sagemaker._lightning import rank_zero_warn
 from lightning_sagemaker.callbacks.fabric_values import Stateful, is_small
 from lightning_sagemaker.checkpoint.generators import is_generator
@@ -41,12 +42,15 @@ class LoopData:
     def __init__(self, state: StateDict, weights_only: bool) -> None:
         self._state, self._weights_only = state, weights_only
         self._warned: set[str] = set()
-        for name, value in state.items():
+        for name, value in self._objects():
             if isinstance(value, Stateful) and isinstance(value, Iterable):
                 continue  # a loader, which might begin an iteration
             with contextlib.suppress(_NoState):
                 if why := self._why_not(value):
                     raise ValueError(f"state[{name!r}] {why}, and would not be read at a restart. HINT: {KEEP_DATA}.")
+
+    def _objects(self) -> list[tuple[str, object]]:
+        return [(name, inner_loader(value)) for name, value in self._state.items()]
 
     def _why_not(self, value: object) -> str | None:
         try:
@@ -72,7 +76,7 @@ class LoopData:
         """
         found: StateDict = {}
         others = []
-        for name, value in self._state.items():
+        for name, value in self._objects():
             try:
                 found[name], is_other = self._entry(value)
             except (NotStored, _NoState) as error:
@@ -99,13 +103,15 @@ class LoopData:
             device: For tensors that were not on the CPU.
 
         """
-        for name, own in self._state.items():
-            if is_small(own):
-                value = content[name]
-                if isinstance(own, Stateful):
-                    own.load_state_dict(from_data(None, value, device) if name in others else value)
-                else:
-                    self._state[name] = from_data(own, value, device) if name in others else value
+        for name, own in self._objects():
+            value, is_stateful = content[name], isinstance(own, Stateful)
+            if name in others:
+                value = from_data(None if is_stateful else own, value, device)
+            if isinstance(own, Stateful):
+                if is_small(own) or isinstance(value, dict):  # FSDP's strategy loads only what is sharded itself
+                    own.load_state_dict(value)
+            else:
+                self._state[name] = value
 
 
 class _NoState(Exception):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol, TypedDict, runtime_checkable
 
 from torch import nn
 
-from lightning_sagemaker._compat.fabric import original_module, wrapped_module
+from lightning_sagemaker._compat.fabric import inner_loader, original_module, wrapped_module
 from lightning_sagemaker.checkpoint.generators import generator_state, is_generator, restore_generator
 from lightning_sagemaker.checkpoint.metric_state import entries_of, metrics_in, restore_entries
 from lightning_sagemaker.checkpoint.module_flags import module_flags, restore_module_flags
@@ -63,7 +63,7 @@ def values_of(state: StateDict, modules: bool) -> Values:
     """
     return {
         "random": random_state(),
-        "values": {name: _state_of(value) for name, value in state.items() if is_small(value)},
+        "values": {name: _state_of(inner_loader(value)) for name, value in state.items() if is_small(value)},
         "groups": [copy.deepcopy(_without_parameters(value)) for value in state.values()],
         "metrics": entries_of(loop_metrics(state)) if modules else {},
         "flags": loop_flags(state) if modules else {},
@@ -74,7 +74,7 @@ def put_values(state: StateDict, values: Values) -> None:
     """Restore what :func:`values_of` has returned."""
     restore_random_state(values["random"])
     for name, value in values["values"].items():
-        owner = state[name]
+        owner = inner_loader(state[name])
         if is_generator(owner):
             restore_generator(owner, value)
         elif isinstance(owner, Stateful):
@@ -133,7 +133,7 @@ def restore_loop_generators(state: StateDict, ranks: list[StateDict], rank: int)
 
     Args:
         state: The user's objects, whose generators have rank zero's states.
-        ranks: Of each rank that has saved: another number of ranks may have to draw the same, if those did.
+        ranks: States of each rank that has saved.
         rank: This one.
 
     """
