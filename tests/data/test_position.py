@@ -154,6 +154,12 @@ KINDS = {
     "shuffled": lambda: DataLoader(Numbers(), BATCH, shuffle=True),
     "drop last": lambda: DataLoader(Numbers(), BATCH, shuffle=True, drop_last=True),
     "a generator": lambda: DataLoader(Numbers(), BATCH, shuffle=True, generator=torch.Generator().manual_seed(2)),
+    "a generator, drop last": lambda: DataLoader(
+        Numbers(), BATCH, shuffle=True, drop_last=True, generator=torch.Generator().manual_seed(2)
+    ),
+    "a generator, ahead": lambda: DataLoader(
+        Numbers(), BATCH, shuffle=True, generator=torch.Generator().manual_seed(2), num_workers=2
+    ),
     "a dataset's generator": lambda: DataLoader(Numbers(own=True), BATCH, shuffle=True),
     "weighted": lambda: DataLoader(Numbers(), BATCH, sampler=WeightedRandomSampler([1.0] * SIZE, SIZE)),
     "in place": lambda: DataLoader(Numbers(), BATCH, sampler=InPlace()),
@@ -266,6 +272,24 @@ def test_a_place_is_known_before_its_first_batch(kind):
     restore_random_state(state)
     rest = [(0, torch.as_tensor(batch).tolist(), float(torch.rand(()))) for batch in iterator]
     assert rest == batches[3:]
+
+
+@pytest.mark.parametrize("kind", ["shuffled", "a generator, drop last", "a generator, ahead", "in place", "weighted"])
+def test_an_order_that_was_exhausted_draws_nothing_more(kind):
+    """A ``RandomSampler`` draws from the loader's generator once more at its end, before an evaluation is stopped."""
+    seed_everything(1)
+    loader, watched = watch(KINDS[kind](), print)
+    watched.begin_epoch()
+    taken = len([*loader])
+    position, state = watched.position(taken), random_state()
+    batches, _ = epochs(loader, watched, 1)
+    for _ in range(2):  # stopped there again
+        loader, watched = watch(KINDS[kind](), print)
+        watched.seek(position)
+        assert [*loader] == []
+        position = watched.position(taken)
+    restore_random_state(state)
+    assert epochs(loader, watched, 1)[0] == batches
 
 
 class SaysItself:

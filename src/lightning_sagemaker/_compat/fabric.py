@@ -50,3 +50,8 @@ def set_iterations(loader: object, count: int) -> None:
 def wrapped_module(value: object) -> nn.Module | None:
     """What reduces the gradients of a module that Fabric has set up, such as DDP; None of anything else."""
     return getattr(value, "_forward_module", None)
+
+
+def original_module(value: nn.Module) -> nn.Module:
+    """The script's module within Fabric's wrapper; any other module is returned as it is."""
+    return cast("nn.Module", value.module) if type(value).__name__ == "_FabricModule" else value

@@ -8,17 +8,22 @@ from typing import TYPE_CHECKING, TypedDict
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from lightning_sagemaker._types import StateDict
+    from lightning_sagemaker.callbacks.fabric_values import Flags
+    from lightning_sagemaker.checkpoint.metric_state import MetricEntry
     from lightning_sagemaker.checkpoint.random_state import RandomState
     from lightning_sagemaker.collectives.buckets import Layout
     from lightning_sagemaker.data.position import Position
 
 
 class LoopRankEntry(TypedDict):
-    """State of one rank: random states, loader position, and buffers that differ from rank zero's."""
+    """State of one rank: random states, loader position, buffers that differ from rank zero's, metrics, generators."""
 
     random: RandomState
     position: Position | None
     buffers: dict[str, Tensor]
+    metrics: dict[str, MetricEntry]
+    generators: StateDict
 
 
 class ReducerEntry(TypedDict):
@@ -51,3 +56,16 @@ class LoopEntry(TypedDict):
     samples: int | None
     modules: list[ReducerEntry]
     ranks: list[LoopRankEntry]
+
+
+class WrittenEntry(LoopEntry):
+    """The same, as it is in a file; files of earlier versions lack these.
+
+    Attributes:
+        flags: Which parts of the modules are frozen, or in evaluation mode.
+        others: Names of the values that are not in the form that the script gave them.
+
+    """
+
+    flags: Flags
+    others: list[str]

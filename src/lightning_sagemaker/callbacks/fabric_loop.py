@@ -53,7 +53,7 @@ class InterruptibleLoop:
         fabric: Fabric, after ``launch()``; what it has set up is in ``state``.
         dirpath: Folder of the checkpoints, shared by all hosts, or kept by SageMaker for the first.
         state: Everything that training changes, as for ``fabric.save``: modules, optimizers, schedules, plain values,
-            which are rank zero's and are replaced in it when a checkpoint is loaded.
+            which are rank zero's and are replaced in it when a checkpoint is loaded, generators and metrics, each rank's.
         save_every: Time between checkpoints. None: only the last one.
         keep: How many of them are kept.
         signals: Signals that stop training.

@@ -3,21 +3,31 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypedDict, cast, runtime_checkable
+from typing import TYPE_CHECKING, cast
 
 from torch import nn
 
 from lightning_sagemaker._compat.fabric import iterations, set_iterations, wrapped_module
 from lightning_sagemaker._lightning import TorchCheckpointIO, rank_zero_info, rank_zero_warn
+from lightning_sagemaker.callbacks.fabric_data import KEEP_DATA, LoopData
+from lightning_sagemaker.callbacks.fabric_values import (
+    as_with,
+    loop_flags,
+    loop_generators,
+    loop_metrics,
+    put_values,
+    restore_loop_flags,
+    restore_loop_generators,
+    values_of,
+)
 from lightning_sagemaker.callbacks.places import is_remote, name_of, names_in, outdated, remove
 from lightning_sagemaker.checkpoint.atomic_write import CheckpointError
 from lightning_sagemaker.checkpoint.exchanged_weights import LoopWeights
 from lightning_sagemaker.checkpoint.find import STATE, find_checkpoint
 from lightning_sagemaker.checkpoint.io import SafeCheckpointIO
+from lightning_sagemaker.checkpoint.metric_state import entries_of, merged_entries, restore_entries
 from lightning_sagemaker.checkpoint.random_state import random_state, restore_random_state
 from lightning_sagemaker.checkpoint.rank_buffers import buffers_in, copied, differing, restore_buffers
 from lightning_sagemaker.collectives.agreement import of_all
@@ -28,32 +38,13 @@ from lightning_sagemaker.data.tracked import pass_end
 
 if TYPE_CHECKING:
     from lightning_sagemaker._types import Checkpoint, Fabric, PathLike, StateDict
-    from lightning_sagemaker.callbacks.fabric_entries import LoopEntry, LoopRankEntry, ReducerEntry
-    from lightning_sagemaker.checkpoint.random_state import RandomState
+    from lightning_sagemaker.callbacks.fabric_entries import LoopEntry, LoopRankEntry, ReducerEntry, WrittenEntry
+    from lightning_sagemaker.callbacks.fabric_values import Values
     from lightning_sagemaker.data.position import Position
 
 
 _STEP = "global_step"  # by it the newest checkpoint is found
 _SENDS = "require_forward_param_sync"  # of DDP: not after a forward pass without gradients
-
-
-@runtime_checkable
-class Stateful(Protocol):
-    """What has a state: a module, an optimizer, a schedule, a loader."""
-
-    def state_dict(self) -> StateDict:
-        """Its state."""
-
-    def load_state_dict(self, state: object) -> object:
-        """Restore it."""
-
-
-class Values(TypedDict):
-    """Random states, values and schedules, and the settings of optimizers' groups."""
-
-    random: RandomState
-    values: StateDict
-    groups: list[list[StateDict]]
 
 
 class FabricState:
@@ -67,7 +58,7 @@ class FabricState:
         weights_only: Load data only.
 
     Raises:
-        ValueError: If the folder is a URL, or an entry has a reserved name.
+        ValueError: If the folder is a URL, or an entry has a reserved name, or could not be read from a checkpoint.
 
     """
 
@@ -78,7 +69,8 @@ class FabricState:
             raise ValueError(f"{folder} is a URL. HINT: use a local folder; a job's checkpoint_s3_uri keeps it in S3.")
         self._fabric, self._folder, self._state = fabric, Path(folder), state
         self._keep, self._weights_only = keep, weights_only
-        self.loaded: LoopEntry | None = None
+        self._data = LoopData(state, weights_only)
+        self.loaded: WrittenEntry | None = None
         """The position in the checkpoint, until the first epoch has begun."""
         self._before_evaluation: Values | None = None
         self.weights = LoopWeights()
@@ -155,7 +147,7 @@ class FabricState:
     def end_batches(self, watched: Watch, batch: int) -> None:
         """All batches of an epoch were consumed: a stop in an evaluation rolls back to this state."""
         self._ended = watched.position(batch)
-        self._before_evaluation = self.values()
+        self._before_evaluation = values_of(self._state, modules=True)
         self.weights.take(self._state)
 
     def go_back(self) -> None:
@@ -165,38 +157,17 @@ class FabricState:
             self.put(self._before_evaluation)
 
     def values(self) -> Values:
-        """All that changes, apart from weights and optimizer states."""
-        return {
-            "random": random_state(),
-            "values": {name: _state_of(value) for name, value in self._state.items() if _is_small(value)},
-            "groups": [copy.deepcopy(_without_parameters(value)) for value in self._state.values()],
-        }
+        """What the body of the loop changes, apart from weights, optimizer states and the states of metrics."""
+        return values_of(self._state, modules=False)
 
     def put(self, values: Values) -> None:
         """Restore what :meth:`values` has returned."""
-        restore_random_state(values["random"])
-        for name, value in values["values"].items():
-            owner = self._state[name]
-            if isinstance(owner, Stateful):
-                owner.load_state_dict(copy.deepcopy(value))
-            else:
-                self._state[name] = copy.deepcopy(value)
-        for value, groups in zip(self._state.values(), values["groups"], strict=True):
-            for group, kept in zip(getattr(value, "param_groups", ()), groups, strict=True):
-                group.update(copy.deepcopy(kept))
+        put_values(self._state, values)
 
-    @contextmanager
-    def as_at_last_batch(self, values: Values | None = None) -> Iterator[None]:
+    def as_at_last_batch(self, values: Values | None = None) -> AbstractContextManager[None]:
         """Within it the state has the values of the last batch's end: what follows it is repeated."""
-        if (values := values or self._before_evaluation) is None:
-            yield
-            return
-        now = self.values()
-        self.put(values)
-        try:
-            yield
-        finally:
-            self.put(now)
+        values = values or self._before_evaluation
+        return nullcontext() if values is None else as_with(self._state, values)
 
     def end_epoch(self) -> None:
         """An epoch has ended."""
@@ -212,7 +183,13 @@ class FabricState:
         size = None if watched is None else batch_size_of(watched.loader)
         position = self._ended if self._ended is not None or watched is None else watched.position(batch)
         changed = differing(buffers, copied(buffers), ranks)
-        own: LoopRankEntry = {"random": random_state(), "position": position, "buffers": changed}
+        own: LoopRankEntry = {
+            "random": random_state(),
+            "position": position,
+            "buffers": changed,
+            "metrics": entries_of(loop_metrics(self._state)),
+            "generators": loop_generators(self._state),
+        }
         entry: LoopEntry = {
             "epoch": epoch,
             "batch": batch,
@@ -229,7 +206,9 @@ class FabricState:
         """Write a checkpoint with a loop's position, and remove older ones. Collective."""
         ranks = self._fabric.world_size
         path = self._folder / name_of(step)
-        self._fabric.save(path, {**self._state, _STEP: step, STATE: entry})
+        content, others = self._data.content()
+        written: WrittenEntry = {**entry, "flags": loop_flags(self._state), "others": others}
+        self._fabric.save(path, {**content, _STEP: step, STATE: written})
         failure = getattr(self._fabric.strategy.checkpoint_io, "failure", None)
         if failures := [one for one in of_all(failure, ranks) if one is not None]:
             raise CheckpointError(failures[0])
@@ -262,23 +241,29 @@ class FabricState:
             raise CheckpointError(
                 f"{path} is on the first host, but not on all. HINT: give all hosts the same checkpoint_s3_uri or folder."
             )
-        content = {**self._state, _STEP: 0, STATE: {}}
+        content = {**self._data.wanted(), _STEP: 0, STATE: {}}
         self._fabric.load(path, content, weights_only=self._weights_only)
-        loaded = cast("LoopEntry", content.pop(STATE))
-        del content[_STEP]
-        self._state.update(content)
-        self.loaded = loaded
-        if len(loaded["ranks"]) == self._fabric.world_size:
+        self.loaded = cast("WrittenEntry", content[STATE])
+        self._data.put(content, self.loaded.get("others", ()), self._fabric.device)
+        restore_loop_flags(self._state, self.loaded.get("flags", {}))
+        self._restore_ranks(self.loaded)
+        return self.loaded["epoch"], self.loaded["batch"], self.loaded["step"]
+
+    def _restore_ranks(self, loaded: WrittenEntry) -> None:
+        """What each rank has of its own."""
+        ranks, rank, metrics = loaded["ranks"], self._fabric.global_rank, loop_metrics(self._state)
+        restore_loop_generators(self._state, [one.get("generators", {}) for one in ranks], rank)
+        own = [one.get("metrics", {}) for one in ranks[rank :: self._fabric.world_size]]
+        restore_entries(metrics, merged_entries(metrics, own))
+        if len(ranks) == self._fabric.world_size:
             for value, kept in zip(self._state.values(), loaded["modules"], strict=True):
                 _restore_reducer(wrapped_module(value), kept)
-            own = loaded["ranks"][self._fabric.global_rank]
-            restore_buffers(buffers_in(self._state), own["buffers"])
-            restore_random_state(own["random"])
-        return loaded["epoch"], loaded["batch"], loaded["step"]
+            restore_buffers(buffers_in(self._state), ranks[rank]["buffers"])
+            restore_random_state(ranks[rank]["random"])
 
     def _look(self) -> tuple[str | None, str | None]:
         try:
-            found = find_checkpoint(self._folder, rank_zero_info, self._weights_only)
+            found = find_checkpoint(self._folder, rank_zero_info, self._weights_only, hint=KEEP_DATA)
         except (OSError, CheckpointError) as error:
             return None, str(error)
         if found is None:
@@ -313,18 +298,3 @@ class _Noting(SafeCheckpointIO):
             super().save_checkpoint(checkpoint, path, storage_options)
         except Exception as error:
             self.failure = str(error)
-
-
-def _is_small(value: object) -> bool:
-    """Whether a value is neither a module nor an optimizer, which nothing changes after an epoch's last batch."""
-    return not isinstance(value, nn.Module) and not hasattr(value, "param_groups")
-
-
-def _state_of(value: object) -> object:
-    return copy.deepcopy(value.state_dict() if hasattr(value, "state_dict") else value)
-
-
-def _without_parameters(value: object) -> list[StateDict]:
-    """Options of an optimizer's groups, which schedules change."""
-    groups = getattr(value, "param_groups", ())
-    return [{name: option for name, option in group.items() if name != "params"} for group in groups]

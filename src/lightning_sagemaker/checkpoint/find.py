@@ -31,6 +31,9 @@ SUMS = "sums.json"
 """In such a folder: size and checksum of each file, if this package wrote it."""
 _BLOCK = 8 * 2**20
 """Bytes that are read at once."""
+_OBJECTS = (
+    "keep objects out of hyperparameters and callback states; if you trust the file, use AutoResume(weights_only=False)"
+)
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,11 @@ class FoundCheckpoint:
 
 
 def find_checkpoint(
-    folder: str | Path, say: Callable[[str], None] = print, weights_only: bool = True, fits: int | None = None
+    folder: str | Path,
+    say: Callable[[str], None] = print,
+    weights_only: bool = True,
+    fits: int | None = None,
+    hint: str = _OBJECTS,
 ) -> FoundCheckpoint | None:
     """The complete checkpoint in ``folder`` with the most steps, by its contents; file times may be those of a download.
 
@@ -61,6 +68,7 @@ def find_checkpoint(
         say: Called with a message for each that cannot be used.
         weights_only: Load data only. ``False`` allows the files to run code: use it for trusted checkpoints only.
         fits: Consider those only before whose fit the script had completed this many. None: all.
+        hint: What to do about one that holds more than data.
 
     Returns:
         None if there is none.
@@ -79,7 +87,7 @@ def find_checkpoint(
     candidates = []
     for path in (Path(folder, name) for name in names if name.endswith(".ckpt")):
         try:
-            candidates.append(FoundCheckpoint(path, *_read_step(path, weights_only)))
+            candidates.append(FoundCheckpoint(path, *_read_step(path, weights_only, hint)))
         except PermissionError as error:
             raise _unreadable(error) from error
         except CheckpointError:
@@ -107,7 +115,7 @@ def of_other_fits(folder: str | Path, names: list[str]) -> str:
     )
 
 
-def _read_step(path: Path, weights_only: bool) -> tuple[int, bool, int]:
+def _read_step(path: Path, weights_only: bool, hint: str) -> tuple[int, bool, int]:
     """Cheap: tensors are mapped, not read."""
     file = path / META if path.is_dir() else path
     for part in path.iterdir() if path.is_dir() else (path,):
@@ -122,8 +130,7 @@ def _read_step(path: Path, weights_only: bool) -> tuple[int, bool, int]:
             raise
         raise CheckpointError(
             f"{path} is complete, but holds more than tensors and plain containers, and is not loaded, as that could run"
-            f" code ({_refused(error)}). HINT: keep objects out of hyperparameters and callback states; if you trust the"
-            " file, use AutoResume(weights_only=False)."
+            f" code ({_refused(error)}). HINT: {hint}."
             if weights_only
             else f"{path} is complete, but cannot be loaded ({_first_line(error)}). HINT: this may be another version of"
             " the classes in it; move it elsewhere to resume from an older one."

@@ -6,7 +6,7 @@ torchmetrics excludes its states from a module's ``state_dict``, and Lightning r
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypedDict, cast
 
 import torch
@@ -71,19 +71,27 @@ def metric_states(children: Children, results: ResultCollection, evaluated: Resu
 
     """
     over = {id(getattr(value, "value", None)) for value in evaluated.values()}
-    own: dict[str, MetricEntry] = {
-        name: {"count": metric._update_count, "states": _copied(metric.metric_state)}
-        for name, metric in _metrics(children)
-        if metric._update_count and id(metric) not in over
-    }
+    own = entries_of({name: one for name, one in metrics_in(children) if one._update_count and id(one) not in over})
     logged = {key: _logged_state(metric) for key, metric in results.items() if _is_kept(metric)}
     return {"metrics": own, "logged": logged}
 
 
 def restore_metrics(module: nn.Module, states: MetricStates) -> None:
     """Restore the module's metrics from :func:`metric_states`; missing ones are unchanged."""
-    metrics = dict(_metrics(named_modules(module)))
-    for name, entry in states["metrics"].items():
+    restore_entries(dict(metrics_in(named_modules(module))), states["metrics"])
+
+
+def entries_of(metrics: Mapping[str, Metric]) -> dict[str, MetricEntry]:
+    """The states of metrics."""
+    return {
+        name: {"count": metric._update_count, "states": _copied(metric.metric_state)}
+        for name, metric in metrics.items()
+    }
+
+
+def restore_entries(metrics: Mapping[str, Metric], entries: Mapping[str, MetricEntry]) -> None:
+    """Restore :func:`entries_of`; missing ones are unchanged."""
+    for name, entry in entries.items():
         metric = metrics.get(name)
         if metric is None:
             continue
@@ -109,18 +117,19 @@ def merged_metrics(module: nn.Module, ranks: list[MetricStates], rank: int, worl
         world_size: Current number of processes.
 
     """
-    metrics = dict(_metrics(named_modules(module)))
-    found: MetricStates = {"metrics": {}, "logged": {}}
+    metrics = dict(metrics_in(named_modules(module)))
     own = ranks[rank::world_size]
-    for name in {name for states in own for name in states["metrics"]}:
-        if name in metrics:
-            found["metrics"][name] = _merged(
-                [one["metrics"][name] for one in own if name in one["metrics"]], metrics[name]
-            )
+    found: MetricStates = {"metrics": merged_entries(metrics, [one["metrics"] for one in own]), "logged": {}}
     for key in ranks[0]["logged"]:
         entries = [states["logged"][key] for states in own if key in states["logged"]]
         found["logged"][key] = _sum_of(ranks[0]["logged"][key], entries)
     return found
+
+
+def merged_entries(metrics: Mapping[str, Metric], ranks: list[dict[str, MetricEntry]]) -> dict[str, MetricEntry]:
+    """One rank's states from :func:`entries_of` several; those of metrics that are no longer there are left out."""
+    names = {name: None for entries in ranks for name in entries if name in metrics}
+    return {name: _merged([one[name] for one in ranks if name in one], metrics[name]) for name in names}
 
 
 def _merged(entries: list[MetricEntry], metric: Metric) -> MetricEntry:
@@ -188,8 +197,8 @@ def _log_again(trainer: Trainer, results: ResultCollection, entry: LoggedEntry) 
     metric._forward_cache = cache.to(module.device) if isinstance(cache, torch.Tensor) else cache
 
 
-def _metrics(children: Children) -> Iterator[tuple[str, Metric]]:
-    """Detected by attributes, so that torchmetrics need not be imported."""
+def metrics_in(children: Children) -> Iterator[tuple[str, Metric]]:
+    """The metrics among modules, detected by attributes, so that torchmetrics need not be imported."""
     kinds = {kind for kind in {type(child) for _, child in children} if hasattr(kind, "metric_state")}
     for name, child in children:
         if type(child) in kinds and hasattr(child, "_update_count"):

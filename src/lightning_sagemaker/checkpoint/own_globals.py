@@ -63,6 +63,13 @@ def own_globals(values: Iterable[object]) -> dict[str, object]:
     return found
 
 
+def refused_names(value: object) -> set[str]:
+    """What ``torch.load(weights_only=True)`` would refuse of an object; its class, if it cannot be written at all."""
+    names = _Names()
+    found = {f"{module}.{name}" for module, name in names.of(value)} - safe_names().keys()
+    return found if names.is_written else found | {f"{type(value).__module__}.{type(value).__qualname__}"}
+
+
 @contextlib.contextmanager
 def may_hold(values: Callable[[], Iterable[object]]) -> Iterator[None]:
     """Within the block ``torch.load(weights_only=True)`` loads objects of these values' classes.
@@ -123,6 +130,7 @@ class _Names(pickle.Pickler):
 
     def __init__(self) -> None:
         self._text = io.BytesIO()
+        self.is_written = True
         super().__init__(self, protocol=2)
 
     def write(self, text: bytes) -> int:
@@ -142,8 +150,10 @@ class _Names(pickle.Pickler):
     def of(self, value: object) -> set[tuple[str, str]]:
         """What is named until something cannot be written."""
         found = set[tuple[str, str]]()
-        with contextlib.suppress(Exception):  # an object may raise anything; Lightning leaves such hyperparameters out
+        try:
             self.dump(value)
+        except Exception as error:  # an object may raise anything; Lightning leaves such hyperparameters out
+            self.is_written = isinstance(error, OverflowError)
         with contextlib.suppress(Exception):  # the end is missing then
             for operation, words, _ in pickletools.genops(self._text.getvalue()):
                 if operation.name == "GLOBAL":

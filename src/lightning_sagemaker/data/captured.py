@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import io
-import random
 import types
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -22,14 +21,8 @@ import numpy as np
 import torch
 from torch.utils.data import IterableDataset
 
-from lightning_sagemaker.checkpoint.random_state import (
-    numpy_state,
-    python_state,
-    random_state,
-    restore_numpy_state,
-    restore_python_state,
-    restore_random_state,
-)
+from lightning_sagemaker.checkpoint.generators import generator_state, is_generator, restore_generator
+from lightning_sagemaker.checkpoint.random_state import random_state, restore_random_state
 
 _DEPTH = 4
 """Depth of attributes that are searched: a loader's dataset's transform's generator."""
@@ -73,7 +66,7 @@ class Capture:
         counted = _scalars(found, counted=True) if _fingerprints(found) == self._others else {}
         orders = [one for one in found if one.kind is _Kind.ORDER]
         return {
-            "objects": {one.path: _state_of(one.value) for one in found if one.kind is _Kind.GENERATOR},
+            "objects": {one.path: generator_state(one.value) for one in found if one.kind is _Kind.GENERATOR},
             "scalars": _scalars(found, counted=False),
             "counted": {path: value for path, value in counted.items() if value != self._first.get(path)},
             "lists": {
@@ -91,7 +84,7 @@ class Capture:
         scalars = self._first | captured.get("counted", {}) | captured["scalars"]
         for path, kind, value, set_value in self._found():
             if kind is _Kind.GENERATOR and path in captured["objects"]:
-                _restore(value, captured["objects"][path])
+                restore_generator(value, captured["objects"][path])
             elif kind is _Kind.SCALAR and value != scalars.get(path, value) and set_value is not None:
                 set_value(scalars[path])
             elif kind is _Kind.ORDER and path in captured["lists"]:
@@ -153,7 +146,7 @@ def _walk(
     if value is None or id(value) in seen:
         return
     seen.add(id(value))
-    if _is_generator(value):
+    if is_generator(value):
         yield _Found(path, _Kind.GENERATOR, value)
         return
     if depth == 0 or _is_foreign(value):
@@ -166,7 +159,7 @@ def _walk(
         elif is_order is not None and is_order(entry):
             yield _Found(place, _Kind.ORDER, entry)
         else:
-            if is_order is not None and set_entry is not None and not _is_generator(entry):
+            if is_order is not None and set_entry is not None and not is_generator(entry):
                 yield _Found(place, _Kind.OTHER, entry)
             yield from _walk(place, entry, depth - 1, seen, is_order)
 
@@ -233,46 +226,6 @@ def _numbers(value: Any) -> torch.Tensor:
     if isinstance(value, torch.Tensor):
         return value.detach().cpu().clone()
     return torch.as_tensor(np.asarray(value)).clone()
-
-
-def _is_generator(value: Any) -> bool:
-    return isinstance(value, (torch.Generator, np.random.Generator, np.random.RandomState, random.Random))
-
-
-def _state_of(generator: Any) -> Any:
-    if isinstance(generator, torch.Generator):
-        return generator.get_state().cpu()
-    if isinstance(generator, np.random.Generator):
-        return _plain(generator.bit_generator.state)
-    return python_state(generator) if isinstance(generator, random.Random) else numpy_state(generator)
-
-
-def _restore(generator: Any, state: Any) -> None:
-    if isinstance(generator, torch.Generator):
-        generator.set_state(state)
-    elif isinstance(generator, np.random.Generator):
-        generator.bit_generator.state = _unplain(state)
-    elif isinstance(generator, random.Random):
-        restore_python_state(generator, state)
-    else:
-        restore_numpy_state(generator, state)
-
-
-def _plain(state: Any) -> Any:
-    """NumPy's description of a generator without arrays, which a checkpoint of plain data cannot hold."""
-    if isinstance(state, dict):
-        return {name: _plain(value) for name, value in state.items()}
-    if isinstance(state, np.ndarray):
-        return {"words": [int(word) for word in state], "dtype": str(state.dtype)}
-    return int(state) if isinstance(state, np.integer) else state
-
-
-def _unplain(state: Any) -> Any:
-    if not isinstance(state, dict):
-        return state
-    if state.keys() == {"words", "dtype"}:
-        return np.array(state["words"], dtype=state["dtype"])
-    return {name: _unplain(value) for name, value in state.items()}
 
 
 def _like(value: Any, numbers: torch.Tensor) -> Any:

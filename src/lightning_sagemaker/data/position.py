@@ -22,6 +22,7 @@ from lightning_sagemaker.checkpoint.random_state import equal_states, random_sta
 from lightning_sagemaker.data.captured import Capture, Captured
 from lightning_sagemaker.data.carried import Carried
 from lightning_sagemaker.data.dealing import as_bits, is_counted
+from lightning_sagemaker.data.redrawn import redrawn
 from lightning_sagemaker.data.written import read, read_rest, written, written_rest
 
 Position = dict[str, Any]
@@ -31,7 +32,8 @@ Position = dict[str, Any]
   (a shorter loader is restarted within it)
 - ``birth``, ``order``, ``now``: captured when the iterator was made, when its order began, and at this position
 - ``states`` of the workers, after their last batch, and as they ``began`` this iteration
-- ``ahead``: random states before a prefetched batch
+- ``ahead``: random states before a prefetched batch; ``drawn``: batches of the order that were asked for, prefetched ones
+  and the one that is not there at its end included: its generator is as far
 - ``dealt``: the rest of the epoch when a run with other sizes started, instead of an order, or the ``place`` where that
   started; ``bits``: samples returned; ``own``: the loader's own state; ``ended``: whether it is exhausted
 """
@@ -74,7 +76,7 @@ class Watch:
         self._latest: dict[int, bytes] = {}  # after the last that arrived
         self._began: dict[int, bytes] = {}  # before the first of this iteration
         self._issued: list[npt.NDArray[np.int64]] = []
-        self._taken = self._iterations = self._yielded = 0
+        self._taken = self._iterations = self._yielded = self._drawn = 0
         self._dealt: Sequence[Any] | None = None
         self._dealt_after = 0
         self._bits_before: torch.Tensor | None = None
@@ -106,7 +108,8 @@ class Watch:
                 dealt = {name: value for name, value in dealt.items() if name != "batches"}
                 dealt |= written_rest(self._reached["dealt"]["batches"])
             bits = self._reached.get("bits", None if dealt is None else dealt.get("bits"))
-            return {**self._reached, "now": self.capture.take_objects(), "dealt": dealt, "bits": bits}
+            drawn = max(self._drawn, self._reached.get("drawn", 0))
+            return {**self._reached, "now": self.capture.take_objects(), "drawn": drawn, "dealt": dealt, "bits": bits}
         found = next((one for one in reversed(self._recent) if one["taken"] == taken), None) or self._now()
         following = next((one for one in self._recent if one["taken"] == taken + 1), None)
         states, began = read(found["states"]), read(found["began"])
@@ -114,6 +117,7 @@ class Watch:
         dealt = None if self._dealt is None else {**written_rest(self._dealt), "after": self._dealt_after}
         found |= {
             "now": self.capture.take_objects(),
+            "drawn": self._drawn,
             "ahead": None if following is None else following["before"],
             "states": states,
             "began": began,
@@ -243,7 +247,7 @@ class Watch:
     def _begin_iteration(self) -> None:
         self._iterations += 1
         self._ended, self._passed = False, None
-        self._yielded, self._issued, self._order = 0, [], None
+        self._yielded, self._drawn, self._issued, self._order = 0, 0, [], None
         self._dealt, self._dealt_after, self._bits_before = None, 0, None
 
     def begin_again(self) -> None:
@@ -264,35 +268,30 @@ class Watch:
         self.end_birth()
         if wanted is None or wanted["order"] is None:
             self._order = self.capture.take()
-            return self._watched(iter(sampler))
+            return self._watched(iter(sampler), 0)
         outer = random_state()
         self._order = wanted["order"]
         self.capture.put(wanted["order"])
-        order, before = iter(sampler), 0
+        source, order, before = sampler, iter(sampler), 0
         if wanted["dealt"] is not None:
             self._dealt, before = read_rest(wanted["dealt"], sampler), wanted["dealt"]["after"]
             self._dealt_after, self._bits_before = before, wanted["dealt"].get("bits")
-            order = iter(self._dealt)
+            source, order = self._dealt, iter(self._dealt)
         if not self.is_iterable:
-            source = sampler if self._dealt is None else self._dealt
-            if hasattr(source, "iterate_from"):  # nothing is drawn, so nothing needs to be drawn again
-                order = source.iterate_from(wanted["yielded"] - before)
-            else:
-                for _ in range(wanted["yielded"] - before):
-                    self._issue(next(order))
-                if wanted["yielded"] == before:  # it draws with the first
-                    order = itertools.chain([*itertools.islice(order, 1)], order)
+            self._drawn = max(wanted.get("drawn", 0), wanted["yielded"])
+            order = redrawn(source, order, wanted["yielded"] - before, self._drawn - before, self._issue)
             self._yielded, self._taken = wanted["yielded"], self._taken + wanted["yielded"]
             self.capture.put_objects(wanted["now"])
         restore_random_state(outer)
-        return self._watched(order)
+        return self._watched(order, self._yielded)
 
-    def _watched(self, order: Iterator[Any]) -> Iterator[Any]:
-        """Record an order, and detect one that keeps drawing from the global generators."""
+    def _watched(self, order: Iterator[Any], done: int) -> Iterator[Any]:
+        """Record an order after ``done`` batches, and detect one that keeps drawing from the global generators."""
         for number in itertools.count():
             looks = 0 < number < _LOOKED_AT and not self.is_iterable and not self._said
             before = random_state(devices=False) if looks else None
             index = next(order, _END)
+            self._drawn = max(self._drawn, done + number + 1)
             if before is not None and not equal_states(before, random_state(devices=False)):
                 self._said = True
                 self._say(

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict, cast
 
 from lightning_sagemaker._compat.fabric import inner_loader
-from lightning_sagemaker.callbacks.fabric_state import Stateful
+from lightning_sagemaker.callbacks.fabric_values import Stateful, loop_flags, restore_loop_flags
 from lightning_sagemaker.checkpoint.atomic_write import CheckpointError
 from lightning_sagemaker.data.dealing import batch_size_of
 from lightning_sagemaker.recovery.buffers import SharedBuffers
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
     from lightning_sagemaker._types import StateDict
     from lightning_sagemaker.callbacks.fabric_entries import LoopEntry
-    from lightning_sagemaker.callbacks.fabric_state import FabricState, Values
+    from lightning_sagemaker.callbacks.fabric_state import FabricState
+    from lightning_sagemaker.callbacks.fabric_values import Flags, Values
     from lightning_sagemaker.recovery.fabric_steps import InJobStrategy
 
 Position = tuple[int, int, int]
@@ -37,6 +38,7 @@ class HeldLoop(TypedDict):
     """What a replacement gets."""
 
     objects: dict[str, StateDict]
+    flags: Flags
     precision: StateDict
     position: Position
     seed: int
@@ -88,6 +90,7 @@ class FabricHeld:
         position, seed, changing = self._held
         return {
             "objects": {name: one.state_dict() for name, one in self._objects.items() if isinstance(one, Stateful)},
+            "flags": loop_flags(self._objects),
             "precision": self._strategy.precision.state_dict(),
             "position": position,
             "seed": seed,
@@ -98,6 +101,7 @@ class FabricHeld:
         """Take over the state of another rank; returns its position and seed."""
         for name, found in state["objects"].items():
             cast(Stateful, self._objects[name]).load_state_dict(found)
+        restore_loop_flags(self._objects, state["flags"])
         self._strategy.precision.load_state_dict(state["precision"])
         self._held = state["position"], state["seed"], state["changing"]
         return self.go_back(), state["seed"]

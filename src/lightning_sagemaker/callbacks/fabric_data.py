@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A custom loop's values and schedules in its checkpoints, which are read as data: what would be refused is so early."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from lightning_sagemaker._compat.fabric import inner_loader
+from lightning_sagemaker._lightning import rank_zero_warn
+from lightning_sagemaker.callbacks.fabric_values import Stateful, is_small
+from lightning_sagemaker.checkpoint.generators import is_generator
+from lightning_sagemaker.checkpoint.loop_values import as_data, from_data
+from lightning_sagemaker.checkpoint.stored_values import NotStored
+
+if TYPE_CHECKING:
+    import torch
+
+    from lightning_sagemaker._types import StateDict
+
+
+KEEP_DATA = (
+    "keep numbers, text, tensors, and containers of these in state, or give an object's class a state_dict() of them and"
+    " a load_state_dict(); InterruptibleLoop(weights_only=False) reads any object, but runs code in the file: use it for"
+    " trusted checkpoints only"
+)
+
+
+class LoopData:
+    """Values, and states of schedules and other small objects, in a form that is read.
+
+    Args:
+        state: The user's objects.
+        weights_only: Whether checkpoints are read as data.
+
+    Raises:
+        ValueError: If an object in ``state`` would be saved at a stop, and be refused at the restart.
+
+    """
+
+    def __init__(self, state: StateDict, weights_only: bool) -> None:
+        self._state, self._weights_only = state, weights_only
+        self._warned: set[str] = set()
+        for name, value in self._objects():
+            if isinstance(value, Stateful) and isinstance(value, Iterable):
+                continue  # a loader, which might begin an iteration
+            with contextlib.suppress(_NoState):
+                if why := self._why_not(value):
+                    raise ValueError(f"state[{name!r}] {why}, and would not be read at a restart. HINT: {KEEP_DATA}.")
+
+    def _objects(self) -> list[tuple[str, object]]:
+        return [(name, inner_loader(value)) for name, value in self._state.items()]
+
+    def _why_not(self, value: object) -> str | None:
+        try:
+            self._entry(value)
+        except NotStored as error:
+            return str(error)
+        return None
+
+    def _entry(self, value: object) -> tuple[object, bool]:
+        if not is_small(value):
+            return value, False
+        if isinstance(value, Stateful):
+            try:
+                value = value.state_dict()
+            except Exception as error:  # before it has begun, it may have none
+                raise _NoState from error
+        return as_data(value) if self._weights_only or is_generator(value) else (value, False)
+
+    def content(self) -> tuple[StateDict, list[str]]:
+        """What is written of each object, and the names of those in another form.
+
+        An object that the loop has only now put there is written as it is: work is not lost, if the file is trusted.
+        """
+        found: StateDict = {}
+        others = []
+        for name, value in self._objects():
+            try:
+                found[name], is_other = self._entry(value)
+            except (NotStored, _NoState) as error:
+                found[name], is_other = value, False
+                self._warn(name, error)
+            others += [name] if is_other else []
+        return found, others
+
+    def _warn(self, name: str, error: Exception) -> None:
+        if isinstance(error, NotStored) and name not in self._warned:
+            self._warned.add(name)
+            rank_zero_warn(f"state[{name!r}] {error}: a restart will not read the checkpoint. HINT: {KEEP_DATA}.")
+
+    def wanted(self) -> StateDict:
+        """What Fabric loads: modules and optimizers, and anything else as it stands in the file."""
+        return {name: None if is_small(value) else value for name, value in self._state.items()}
+
+    def put(self, content: StateDict, others: Iterable[str], device: torch.device) -> None:
+        """Take over what was loaded.
+
+        Args:
+            content: By name.
+            others: Names of what is in another form.
+            device: For tensors that were not on the CPU.
+
+        """
+        for name, own in self._objects():
+            value, is_stateful = content[name], isinstance(own, Stateful)
+            if name in others:
+                value = from_data(None if is_stateful else own, value, device)
+            if isinstance(own, Stateful):
+                if is_small(own) or isinstance(value, dict):  # FSDP's strategy loads only what is sharded itself
+                    own.load_state_dict(value)
+            else:
+                self._state[name] = value
+
+
+class _NoState(Exception):
+    """An object's ``state_dict`` failed."""

@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is in a custom loop's ``state``, apart from weights and optimizer states: as it was, and put back.
+
+What an evaluation at an epoch's end has changed of it is put back before a stop: the resumed run repeats the evaluation.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Protocol, TypedDict, runtime_checkable
+
+from torch import nn
+
+from lightning_sagemaker._compat.fabric import inner_loader, original_module, wrapped_module
+from lightning_sagemaker.checkpoint.generators import generator_state, is_generator, restore_generator
+from lightning_sagemaker.checkpoint.metric_state import entries_of, metrics_in, restore_entries
+from lightning_sagemaker.checkpoint.module_flags import module_flags, restore_module_flags
+from lightning_sagemaker.checkpoint.module_walk import named_modules
+from lightning_sagemaker.checkpoint.random_state import random_state, restore_random_state
+
+if TYPE_CHECKING:
+    from torchmetrics import Metric
+
+    from lightning_sagemaker._types import StateDict
+    from lightning_sagemaker.checkpoint.metric_state import MetricEntry
+    from lightning_sagemaker.checkpoint.random_state import RandomState
+
+
+Flags = dict[str, dict[str, list[str]]]
+"""By the name of a module in ``state``: which of its parts are frozen, or in evaluation mode."""
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    """What has a state: a module, an optimizer, a schedule, a loader."""
+
+    def state_dict(self) -> StateDict:
+        """Its state."""
+
+    def load_state_dict(self, state: object) -> object:
+        """Restore it."""
+
+
+class Values(TypedDict):
+    """Random states, values and schedules, and the settings of optimizers' groups; metrics and flags if asked for."""
+
+    random: RandomState
+    values: StateDict
+    groups: list[list[StateDict]]
+    metrics: dict[str, MetricEntry]
+    flags: Flags
+
+
+def values_of(state: StateDict, modules: bool) -> Values:
+    """All that changes, apart from weights and optimizer states.
+
+    Args:
+        state: The user's objects.
+        modules: Also the states of metrics, and which parameters are trained.
+
+    """
+    return {
+        "random": random_state(),
+        "values": {name: _state_of(inner_loader(value)) for name, value in state.items() if is_small(value)},
+        "groups": [copy.deepcopy(_without_parameters(value)) for value in state.values()],
+        "metrics": entries_of(loop_metrics(state)) if modules else {},
+        "flags": loop_flags(state) if modules else {},
+    }
+
+
+def put_values(state: StateDict, values: Values) -> None:
+    """Restore what :func:`values_of` has returned."""
+    restore_random_state(values["random"])
+    for name, value in values["values"].items():
+        owner = inner_loader(state[name])
+        if is_generator(owner):
+            restore_generator(owner, value)
+        elif isinstance(owner, Stateful):
+            owner.load_state_dict(copy.deepcopy(value))
+        else:
+            state[name] = copy.deepcopy(value)
+    for value, groups in zip(state.values(), values["groups"], strict=True):
+        for group, kept in zip(getattr(value, "param_groups", ()), groups, strict=True):
+            group.update(copy.deepcopy(kept))
+    restore_entries(loop_metrics(state), values["metrics"])
+    restore_loop_flags(state, values["flags"])
+
+
+@contextmanager
+def as_with(state: StateDict, values: Values) -> Iterator[None]:
+    """Within it the state has these values; after it the same objects as before, which the script may refer to."""
+    now, objects = values_of(state, modules=True), dict(state)
+    put_values(state, values)
+    try:
+        yield
+    finally:
+        put_values(state, now)
+        state.update(objects)
+
+
+def loop_metrics(state: StateDict) -> dict[str, Metric]:
+    """Metrics of torchmetrics in ``state``, and within its modules: their ``state_dict`` is empty."""
+    return {
+        f"{name}.{path}": metric
+        for name, module in _modules(state).items()
+        for path, metric in metrics_in(named_modules(module))
+    }
+
+
+def loop_flags(state: StateDict) -> Flags:
+    """Which parts of the modules are trained: in a loop that freezes layers it depends on the epoch."""
+    return {name: module_flags(named_modules(one), one.parameters()) for name, one in _modules(state).items()}
+
+
+def restore_loop_flags(state: StateDict, flags: Flags) -> None:
+    """Restore :func:`loop_flags`."""
+    for name, module in _modules(state).items():
+        if name in flags:
+            restore_module_flags(module, flags[name])
+            for outer in filter(None, (state[name], wrapped_module(state[name]))):
+                vars(outer)["training"] = module.training
+
+
+def loop_generators(state: StateDict) -> StateDict:
+    """The states of generators in ``state``, which are each rank's own."""
+    return {name: generator_state(value) for name, value in state.items() if is_generator(value)}
+
+
+def restore_loop_generators(state: StateDict, ranks: list[StateDict], rank: int) -> None:
+    """Restore :func:`loop_generators`.
+
+    Args:
+        state: The user's objects, whose generators have rank zero's states.
+        ranks: States of each rank that has saved.
+        rank: This one.
+
+    """
+    for name, state_of_one in (ranks[rank] if rank < len(ranks) else {}).items():
+        if is_generator(owner := state.get(name)):
+            restore_generator(owner, state_of_one)
+
+
+def is_small(value: object) -> bool:
+    """Whether a value is neither a module nor an optimizer, which nothing changes after an epoch's last batch."""
+    return not isinstance(value, nn.Module) and not hasattr(value, "param_groups")
+
+
+def _modules(state: StateDict) -> dict[str, nn.Module]:
+    return {name: original_module(value) for name, value in state.items() if isinstance(value, nn.Module)}
+
+
+def _state_of(value: object) -> object:
+    if is_generator(value):
+        return generator_state(value)
+    return copy.deepcopy(value.state_dict() if hasattr(value, "state_dict") else value)
+
+
+def _without_parameters(value: object) -> list[StateDict]:
+    """Options of an optimizer's groups, which schedules change."""
+    groups = getattr(value, "param_groups", ())
+    return [{name: option for name, option in group.items() if name != "params"} for group in groups]
