@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from lightning_sagemaker._compat.guard import TakenOver
 from lightning_sagemaker._compat.loops import LoopEvents, events_of
 from lightning_sagemaker._lightning import Callback, rank_zero_info
+from lightning_sagemaker.callbacks.as_made import AsMade
 from lightning_sagemaker.callbacks.fit_state import FitState
 from lightning_sagemaker.callbacks.late_saves import LateSaves
 from lightning_sagemaker.callbacks.logged_runs import load_logged_runs, save_logged_runs
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from lightning_sagemaker._types import Checkpoint, LightningModule, Trainer
 
 
-class AutoResume(Callback):
+class AutoResume(AsMade, Callback):
     """``trainer.fit`` resumes from the newest complete checkpoint, if there is one and no ``ckpt_path`` was given.
 
     Rank zero selects the checkpoint with the most steps and broadcasts its path, so all ranks load the same one.
