@@ -45,6 +45,9 @@ class Loss(torch.nn.Module):
         super().__init__()
         self.weight = torch.nn.Parameter(torch.ones(3))
 
+    def log(self, name, value):
+        """As a LightningModule's."""
+
 
 class Stranger:
     """No script's own."""
@@ -141,6 +144,7 @@ ATTACKS = {
     "an expression": lambda path: Runs(eval, f"open({str(path)!r}, 'w')"),
     "a file": lambda path: Runs(open, str(path), "w"),
     "an attribute": lambda path: Runs(getattr, Encoder, "__init__"),
+    "a module's method": lambda path: Runs(getattr, Loss(), "register_buffer"),
     "an import": lambda path: Runs(builtins.__import__, "this"),
     "a partial": lambda path: Runs(functools.reduce, os.path.join, [str(path)]),
     "another file": lambda path: Runs(torch.load, str(path)),
@@ -168,6 +172,12 @@ def test_what_runs_code_is_nobodys_own():
     modules = {name.split(".")[0].strip("_") for name in found if name != "functools.partial"}
     assert not modules & {"os", "posix", "nt", "builtins", "io", "functools", "pickle", "operator"}
     assert "functools.partial" in found
+
+
+def test_the_log_that_lightning_gives_to_callbacks_is_left_out(tmp_path):
+    torch.save({"log": Runs(getattr, Loss(), "log")}, tmp_path / "file.pt")
+    with may_hold(lambda: [Loss()]):
+        assert torch.load(tmp_path / "file.pt", weights_only=True) == {"log": None}
 
 
 def test_nothing_else_is_read_outside(tmp_path):

@@ -121,6 +121,26 @@ class OwnWithLength(Own):
         return 6
 
 
+class WithDataset(Own):
+    """As loaders of tensors that lie in memory."""
+
+    def __init__(self):
+        super().__init__()
+        self.dataset = Numbers()
+
+
+class InParts(DataLoader):
+    """Collates parts of its batches by what it collates batches with."""
+
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, collate_fn=self._join, **options)
+
+    def _join(self, samples):
+        if not samples[0].dim():
+            return torch.stack(samples) + torch.rand(())
+        return torch.stack([self.collate_fn(list(part)) for part in zip(*samples, strict=True)], 1)
+
+
 class InPlace(Sampler):
     """Shuffles a list of its own again in each epoch, by its own generator."""
 
@@ -166,6 +186,8 @@ KINDS = {
     "batches": lambda: DataLoader(Numbers(), batch_sampler=BatchSampler(RandomSampler(range(SIZE)), 3, False)),
     "no batches": lambda: DataLoader(Numbers(), batch_size=None, shuffle=True),
     "collate": lambda: DataLoader(Numbers(), BATCH, shuffle=True, collate_fn=functools.partial(noisy, 0.1)),
+    "collates parts": lambda: InParts(Numbers(), BATCH, shuffle=True),
+    "worker collates parts": lambda: InParts(Numbers(), BATCH, shuffle=True, num_workers=1),
     "1 worker": lambda: DataLoader(Numbers(), BATCH, shuffle=True, num_workers=1),
     "3 workers": lambda: DataLoader(Numbers(), BATCH, shuffle=True, num_workers=3),
     "workers' own": lambda: DataLoader(Numbers(own=True), BATCH, shuffle=True, num_workers=2),
@@ -180,6 +202,7 @@ KINDS = {
     "cached": lambda: DataLoader(Cached(), BATCH),
     "own": Own,
     "own, at once": lambda: Own(at_once=True),
+    "own with a dataset": WithDataset,
     "own without length": lambda: Own(length=False),
     "own that draws": lambda: Own(draws=np.random.random),
     "a list": lambda: [torch.tensor([float(index)]) for index in range(6)],

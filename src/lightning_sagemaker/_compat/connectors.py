@@ -12,6 +12,7 @@ import torch.distributed as dist
 from typing_extensions import NotRequired
 
 from lightning_sagemaker._compat.reloads import Reloads, reloads_of
+from lightning_sagemaker._compat.seen_batches import restore_seen_batches, seen_batches
 from lightning_sagemaker._compat.trainer import callbacks_of
 
 if TYPE_CHECKING:
@@ -43,7 +44,8 @@ class TrainerMemory(TypedDict):
     plateaus: list[tuple[StateDict, list[object]]]
     callbacks: dict[str, StateDict]
     reloads: NotRequired[Reloads]
-    """Not in checkpoints of older versions."""
+    seen_batches: NotRequired[dict[int, int]]
+    """This and the one before: not in checkpoints of older versions."""
 
 
 def trainer_memory(trainer: Trainer) -> TrainerMemory:
@@ -63,6 +65,7 @@ def trainer_memory(trainer: Trainer) -> TrainerMemory:
             for callback in trainer.checkpoint_callbacks
         },
         "reloads": reloads_of(trainer),
+        "seen_batches": seen_batches(trainer),
     }
 
 
@@ -75,6 +78,7 @@ def restore_trainer_memory(trainer: Trainer, memory: TrainerMemory) -> None:
     connector._first_loop_iter = memory["first_loop_iter"]
     connector._current_fx = memory["current_fx"]
     trainer.should_stop = memory["should_stop"]
+    restore_seen_batches(trainer, memory.get("seen_batches", {}))
     if memory["syncs_buffers"] is not None and hasattr(trainer.strategy.model, _SYNCS):
         setattr(trainer.strategy.model, _SYNCS, memory["syncs_buffers"])
     for (schedule, groups), (state, rates) in zip(_plateaus(trainer), memory["plateaus"], strict=False):

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copyreg
 import dis
 import inspect
 import sys
@@ -78,7 +79,7 @@ def shadow(owner: object, name: str, replacement: Callable[..., object]) -> None
 
 
 class TakenOver:
-    """Methods of objects that are replaced for a while, and given back."""
+    """Methods of objects that are replaced for a while, and given back. Copies, also in files, have their class's own."""
 
     def __init__(self) -> None:
         self._taken: list[tuple[object, str]] = []
@@ -90,7 +91,9 @@ class TakenOver:
             NameGone: If there is no such method.
 
         """
-        shadow(owner, name, make(getattr(owner, name)))
+        shadow(owner, name, _Replacement(make(getattr(owner, name))))
+        if type(owner) not in copyreg.dispatch_table:  # else by a way of the script's own
+            copyreg.pickle(type(owner), _without_replacements)  # type: ignore[arg-type]
         self._taken.append((owner, name))
 
     def give_back(self) -> None:
@@ -98,3 +101,25 @@ class TakenOver:
         for owner, name in reversed(self._taken):
             vars(owner).pop(name, None)
         self._taken.clear()
+
+
+class _Replacement:
+    """Known among an object's attributes by its class."""
+
+    def __init__(self, method: Callable[..., object]) -> None:
+        self._method = method
+
+    def __call__(self, *arguments: object, **named: object) -> object:
+        return self._method(*arguments, **named)
+
+
+def _without_replacements(owner: object) -> str | tuple[object, ...]:
+    """What ``pickle`` and ``copy`` make of an object, without the methods that were taken over, which lead to a Trainer.
+
+    In a file that is read as data nothing else could stand for them: it names no functions.
+    """
+    reduced = owner.__reduce_ex__(2)
+    if isinstance(reduced, str) or len(reduced) < 3 or not isinstance(reduced[2], dict):
+        return reduced
+    state = {name: value for name, value in reduced[2].items() if not isinstance(value, _Replacement)}
+    return (*reduced[:2], state, *reduced[3:])

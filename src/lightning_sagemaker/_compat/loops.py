@@ -14,6 +14,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, TypeVar
 
 from lightning_sagemaker._compat.guard import TakenOver, require
+from lightning_sagemaker._compat.seen_batches import loaders_are_made
 from lightning_sagemaker._compat.trainer import counts
 
 if TYPE_CHECKING:
@@ -207,6 +208,7 @@ class LoopEvents:
             before = loop._combined_loader
             setup()
             if loop._combined_loader is not None and loop._combined_loader is not before:
+                loaders_are_made(self.trainer)
                 for listener in self.after_validation_loaders:
                     listener(loop._combined_loader)
 

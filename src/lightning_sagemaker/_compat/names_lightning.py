@@ -44,6 +44,7 @@ NAMES: dict[str, tuple[str, ...]] = {
         "_on_evaluation_epoch_end",
         "_last_val_dl_reload_epoch",
         "_max_batches",
+        "_seen_batches_per_dataloader",
     ),
     "{pytorch}.loggers:CSVLogger": ("_version",),
     "{pytorch}.loops.fetchers:_DataFetcher": ("_start_profiler", "_stop_profiler"),

@@ -13,6 +13,7 @@ from lightning_sagemaker._compat.guard import TakenOver
 from lightning_sagemaker._compat.loops import LoopEvents, events_of
 from lightning_sagemaker._compat.trainer import is_tuning
 from lightning_sagemaker._lightning import Callback, rank_zero_info
+from lightning_sagemaker.callbacks.as_made import AsMade
 from lightning_sagemaker.callbacks.fit_state import FitState
 from lightning_sagemaker.callbacks.late_saves import LateSaves
 from lightning_sagemaker.callbacks.logged_runs import load_logged_runs, save_logged_runs
@@ -29,7 +30,7 @@ _COMPLETED = Counter[str]()
 """How many fits this process has completed, by the folder of their checkpoints: a later one has checkpoints of its own."""
 
 
-class AutoResume(Callback):
+class AutoResume(AsMade, Callback):
     """``trainer.fit`` resumes from the newest complete checkpoint, if there is one and no ``ckpt_path`` was given.
 
     Rank zero selects the checkpoint with the most steps and broadcasts its path, so all ranks load the same one.

@@ -17,6 +17,7 @@ from lightning_sagemaker._compat.guard import TakenOver
 from lightning_sagemaker._compat.loops import LoopEvents, events_of
 from lightning_sagemaker._compat.trainer import callbacks_of
 from lightning_sagemaker._lightning import Callback, rank_zero_info, rank_zero_warn
+from lightning_sagemaker.callbacks.as_made import AsMade
 from lightning_sagemaker.callbacks.auto_resume import AutoResume
 from lightning_sagemaker.callbacks.places import checkpoint_folder, name_of, names_in, outdated, remove
 from lightning_sagemaker.callbacks.signals import StopSignals
@@ -44,7 +45,7 @@ class Interrupted(SystemExit):
     """Training was stopped by a signal; its state is in a checkpoint."""
 
 
-class SpotInterruption(Callback):
+class SpotInterruption(AsMade, Callback):
     """Stops all ranks together when any of them receives a signal, and saves every few minutes.
 
     SageMaker sends SIGTERM two minutes before it reclaims a spot instance, and not to every process at the same time.

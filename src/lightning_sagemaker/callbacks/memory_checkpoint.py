@@ -15,6 +15,7 @@ import torch.distributed as dist
 from lightning_sagemaker._compat.loops import LoopEvents, events_of
 from lightning_sagemaker._compat.trainer import callbacks_of, whole_checkpoint
 from lightning_sagemaker._lightning import Callback, MisconfigurationException, rank_zero_info, rank_zero_warn
+from lightning_sagemaker.callbacks.as_made import AsMade
 from lightning_sagemaker.callbacks.auto_resume import AutoResume
 from lightning_sagemaker.checkpoint.deferred import DeferredCopies
 from lightning_sagemaker.checkpoint.host_memory import HostMemory, RankFile, launcher_folder, newest_complete
@@ -49,7 +50,7 @@ class _Outcome(NamedTuple):
     failure: str | None
 
 
-class MemoryCheckpoint(Callback):
+class MemoryCheckpoint(AsMade, Callback):
     """Keeps each rank's training state in memory, from which :class:`AutoResume` continues after a restart of the processes.
 
     For models that exist once, sharded across the ranks by ``"smddp_fsdp"`` or ``"smp"``, whose ranks cannot continue

@@ -117,7 +117,12 @@ def _pickle_of(names: Mapping[str, object]) -> types.ModuleType:
 
 
 def _member(kind: object, name: str) -> object:
-    """What Python 3.11 first wrote of an ``Enum``'s member; of anything else an attribute leads anywhere."""
+    """What Python 3.11 first wrote of an ``Enum``'s member; of anything else an attribute leads anywhere.
+
+    Callbacks among hyperparameters have the module's ``log`` from Lightning, which gives it again: not needed.
+    """
+    if isinstance(kind, torch.nn.Module) and name in ("log", "log_dict"):
+        return None
     if isinstance(kind, EnumMeta) and name in kind.__members__:
         return kind.__members__[name]
     raise pickle.UnpicklingError(

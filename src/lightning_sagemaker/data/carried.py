@@ -36,17 +36,27 @@ class Carried:
 
 
 class _Collate:
-    """Stands in for ``collate_fn``, the last thing that a worker does for a batch."""
+    """Stands in for ``collate_fn``, the last thing that a worker does for a batch.
+
+    A loader's own function may call ``self.collate_fn`` for parts of a batch: only the whole batch is carried.
+    """
 
     def __init__(self, collate: Callable[[Any], Any]) -> None:
         self.collate = collate
+        self._is_within = False
         self._capture: Capture | None = None
         self._before: Captured | None = None
 
     def __call__(self, samples: Any) -> Any:
-        batch = self.collate(samples)
         info = get_worker_info()
-        return batch if info is None else Carried(batch, info.id, self._changed())
+        if info is None or self._is_within:
+            return self.collate(samples)
+        self._is_within = True
+        try:
+            batch = self.collate(samples)
+        finally:
+            self._is_within = False
+        return Carried(batch, info.id, self._changed())
 
     def begin(self, state: Captured | None) -> None:
         """Called in the worker before its first batch."""

@@ -15,14 +15,15 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler
+from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, RandomSampler
 
 Integers = npt.NDArray[np.int64]
 
 
 def is_counted(loader: Any) -> bool:
     """Whether a number of samples is the loader's position."""
-    return hasattr(loader.sampler, "remaining") or type(loader.sampler) is DistributedSampler
+    sampler = getattr(loader, "sampler", None)
+    return hasattr(sampler, "remaining") or type(sampler) is DistributedSampler
 
 
 def batch_size_of(loader: Any) -> int | None:
@@ -63,6 +64,8 @@ def remaining(
         None if that is unknown.
 
     """
+    if not isinstance(loader, DataLoader):
+        return None
     sampler = loader.sampler
     if hasattr(sampler, "remaining"):
         found: Sequence[Any] = sampler.remaining(done, ordered_by)
@@ -72,7 +75,7 @@ def remaining(
     if type(sampler) is DistributedSampler:
         rest = _order_of(sampler)[done:]
     elif taken is not None:
-        rest = np.flatnonzero(np.unpackbits(taken.numpy(), count=len(loader.dataset)) == 0)
+        rest = np.flatnonzero(np.unpackbits(taken.numpy(), count=len(loader.dataset)) == 0)  # type: ignore[arg-type]
         if isinstance(sampler, RandomSampler):
             rest = np.random.Generator(np.random.PCG64([epoch, done])).permutation(rest)
     else:

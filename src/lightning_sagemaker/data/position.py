@@ -136,7 +136,7 @@ class Watch:
     def _bits(self, yielded: int) -> torch.Tensor | None:
         """Which samples this iteration has returned; None if a number suffices, or it is unknown."""
         issued = self._issued[: max(0, yielded - self._dealt_after)]
-        dataset: Any = getattr(self.loader, "dataset", None)
+        dataset: Any = self.loader.dataset if isinstance(self.loader, DataLoader) else None  # others have no indices
         if self.is_iterable or not hasattr(dataset, "__len__") or is_counted(self.loader):
             return None
         bits = as_bits(np.concatenate([np.zeros(0, np.int64), *issued]), len(dataset))

@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lightning's count of validation batches, over all validations: the step of rows that ``log(on_step=True)`` writes."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+from lightning_sagemaker._compat.guard import require
+
+if TYPE_CHECKING:
+    from lightning_sagemaker._types import Trainer
+
+_WANTED = "_lightning_sagemaker_seen"
+"""Of the loop: what it is to count on from, once it has loaders."""
+
+
+def seen_batches(trainer: Trainer) -> dict[int, int]:
+    """Those of each loader."""
+    loop = trainer.fit_loop.epoch_loop.val_loop
+    require(loop, "_seen_batches_per_dataloader")
+    return dict(vars(loop).get(_WANTED) or loop._seen_batches_per_dataloader)
+
+
+def restore_seen_batches(trainer: Trainer, seen: dict[int, int]) -> None:
+    """Count on from what :func:`seen_batches` gave; the loop counts from 0 when it makes its loaders."""
+    loop = trainer.fit_loop.epoch_loop.val_loop
+    loop._seen_batches_per_dataloader = defaultdict(int, seen)
+    if loop._combined_loader is None:
+        vars(loop)[_WANTED] = seen
+
+
+def loaders_are_made(trainer: Trainer) -> None:
+    """Those of validation have been."""
+    loop = trainer.fit_loop.epoch_loop.val_loop
+    wanted = vars(loop).pop(_WANTED, None)
+    if wanted is not None:
+        loop._seen_batches_per_dataloader = defaultdict(int, wanted)

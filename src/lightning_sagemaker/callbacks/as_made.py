@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Callbacks that are written and copied as when they were made: scripts have them among a module's hyperparameters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+
+_MADE_WITH = "_made_with"
+
+
+class AsMade:
+    """Mixed into a callback: a copy has its arguments, and nothing of a fit: no Trainer, threads or signal handlers."""
+
+    def __init_subclass__(cls) -> None:
+        """Note the arguments of the outermost ``__init__``, of subclasses of the script's own too."""
+        super().__init_subclass__()
+        if "__init__" in vars(cls):
+            cls.__init__ = _noting(cls.__init__)  # type: ignore[method-assign]
+
+    def __getstate__(self) -> object:
+        """The arguments."""
+        return vars(self)[_MADE_WITH]
+
+    def __setstate__(self, state: tuple[tuple[object, ...], dict[str, object]]) -> None:
+        """Make it again."""
+        arguments, named = state
+        make: Callable[..., None] = type(self).__init__
+        make(self, *arguments, **named)
+
+
+def _noting(make: Callable[..., None]) -> Callable[..., None]:
+    @wraps(make)
+    def noting(self: AsMade, *arguments: object, **named: object) -> None:
+        vars(self).setdefault(_MADE_WITH, (arguments, named))
+        make(self, *arguments, **named)
+
+    return noting
