@@ -11,18 +11,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from enum import Enum
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from lightning_sagemaker._compat.guard import TakenOver, require
 from lightning_sagemaker._compat.trainer import counts
 
 if TYPE_CHECKING:
+    from lightning_sagemaker._compat.reloads import Requests
     from lightning_sagemaker._types import CombinedLoader, DataFetcher, Trainer
 
 
 T = TypeVar("T")
 
-_EVENTS = "_lightning_sagemaker_events"
+EVENTS = "_lightning_sagemaker_events"
 _PACKAGES = ("lightning.", "pytorch_lightning.")
 _FIT = [
     "run",
@@ -50,6 +51,12 @@ _EPOCH = [
 ]
 
 
+class _HasLoaders(Protocol):
+    """A loop, once its loaders have been requested."""
+
+    _combined_loader: CombinedLoader | None
+
+
 class Phase(str, Enum):
     """Where in a fit a checkpoint was made."""
 
@@ -75,6 +82,8 @@ class LoopEvents:
     Attributes:
         checkpoint_is_loaded: After the module and the callbacks have loaded a checkpoint, if there is one.
         optimizers_are_loaded: After the optimizers have.
+        loaders_are_next: Before loaders are requested, if it is time to.
+        loaders_are_there: After they were: "training"'s or "validation"'s.
         loaders_made: Called with the ``CombinedLoader`` of training before it is iterated.
         validation_loaders_made: Called with that of validation.
         epoch_is_next: Before anything of an epoch, the first one's included.
@@ -89,6 +98,7 @@ class LoopEvents:
         goes_on: If set, runs the fit in the place of ``fit_loop.run``, which it is given.
         evaluates: If set, each batch of a validation, and its hooks, are within it.
         ends_evaluation: If set, the hooks after a validation's batches are within it, before what they log is reduced.
+        requests: What is known of the requests for loaders.
         is_ending: Whether what follows a batch is being done.
         validated: Whether the validation in it is over.
         is_trial: Whether the loops are run within a hook, by one of Lightning's finders: its steps do not count as
@@ -100,6 +110,8 @@ class LoopEvents:
         self.trainer = trainer
         self.checkpoint_is_loaded: list[Callable[[], None]] = []
         self.optimizers_are_loaded: list[Callable[[], None]] = []
+        self.loaders_are_next: list[Callable[[], None]] = []
+        self.loaders_are_there: list[Callable[[str], None]] = []
         self.loaders_made: list[Callable[[CombinedLoader], None]] = []
         self.validation_loaders_made: list[Callable[[CombinedLoader], None]] = []
         self.epoch_is_next: list[Callable[[], None]] = []
@@ -114,6 +126,7 @@ class LoopEvents:
         self.goes_on: Callable[[Callable[[], None]], None] | None = None
         self.evaluates: Callable[[], AbstractContextManager[None]] | None = None
         self.ends_evaluation: Callable[[], AbstractContextManager[None]] | None = None
+        self.requests: Requests | None = None
         self.is_ending = self.validated = self.is_trial = False
         self._users = 0
         self._taken = TakenOver()
@@ -128,6 +141,7 @@ class LoopEvents:
         take(connector, "restore_callbacks", lambda load: self._then(load, self.checkpoint_is_loaded))
         take(connector, "restore_training_state", lambda load: self._then(load, self.optimizers_are_loaded))
         take(fit, "run", self._run)
+        take(fit, "setup_data", lambda setup: self._requested(setup, fit, "training"))
         take(fit, "on_advance_start", self._epoch_is_next)
         take(fit, "_load_combined_loader_states", self._loaders_made)
         take(epoch, "on_run_start", self._epoch_begins)
@@ -137,6 +151,7 @@ class LoopEvents:
         take(epoch, "on_advance_end", self._ends)
         take(epoch.val_loop, "run", self._validates)
         take(epoch.val_loop, "setup_data", self._validation_loaders_made)
+        take(epoch.val_loop, "setup_data", lambda setup: self._requested(setup, epoch.val_loop, "validation"))
         require(type(epoch.val_loop), "_evaluation_step", "_on_evaluation_epoch_end")
         take(epoch.val_loop, "_evaluation_step", lambda step: self._within(self._steps(step), lambda: self.evaluates))
         take(
@@ -148,7 +163,7 @@ class LoopEvents:
         self._users -= 1
         if self._users <= 0:
             self._taken.give_back()
-            vars(self.trainer).pop(_EVENTS, None)
+            vars(self.trainer).pop(EVENTS, None)
 
     def _then(self, load: Callable[[], None], listeners: list[Callable[[], None]]) -> Callable[[], None]:
         def loaded() -> None:
@@ -188,6 +203,17 @@ class LoopEvents:
                 begins()
 
         return made
+
+    def _requested(self, setup: Callable[[], None], loop: _HasLoaders, whose: str) -> Callable[[], None]:
+        def requested() -> None:
+            before = loop._combined_loader
+            for is_next in self.loaders_are_next:
+                is_next()
+            setup()
+            for are_there in self.loaders_are_there if loop._combined_loader is not before else []:
+                are_there(whose)
+
+        return requested
 
     def _validation_loaders_made(self, setup: Callable[[], None]) -> Callable[[], None]:
         def made() -> None:
@@ -277,9 +303,9 @@ def tells_of_weights(trainer: Trainer) -> bool:
 
 def events_of(trainer: Trainer) -> LoopEvents:
     """The events of a Trainer's present fit; each user calls :meth:`LoopEvents.release` in the end."""
-    events: LoopEvents | None = vars(trainer).get(_EVENTS)
+    events: LoopEvents | None = vars(trainer).get(EVENTS)
     if events is None:
-        events = vars(trainer)[_EVENTS] = LoopEvents(trainer)
+        events = vars(trainer)[EVENTS] = LoopEvents(trainer)
         events.install()
     events._users += 1
     return events
