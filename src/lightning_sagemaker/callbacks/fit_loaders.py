@@ -13,7 +13,7 @@ from lightning_sagemaker._compat.loops import Phase
 from lightning_sagemaker._compat.trainer import counts
 from lightning_sagemaker.data.dealing import batch_size_of, is_counted, remaining, united
 from lightning_sagemaker.data.position import Position, Watch, has_state
-from lightning_sagemaker.data.tracked import catch_up, pass_end, release, watch
+from lightning_sagemaker.data.tracked import catch_up, is_read_again, pass_end, release, watch
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -79,6 +79,11 @@ class FitLoaders:
         training = [watched.position(taken) for watched in self._training]
         validation = [watched.position(0) if watched.is_persistent else None for watched in self._validation]
         return {"training": training, "validation": validation}
+
+    def read_again(self) -> set[int]:
+        """Ids of the generators that this process draws from once more where a resumed run reads up to its position."""
+        found = (watched.capture.generators() for watched in self._training if is_read_again(watched))
+        return set[int]().union(*found)
 
     def facts(self, batches: int) -> Facts:
         """The facts that positions depend on: sizes, and the number of samples of the batches."""

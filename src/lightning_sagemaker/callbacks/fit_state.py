@@ -76,7 +76,7 @@ class FitState:
         self._before_validation: RankState | None = None
         self._held: RankState | None = None
         self._loaded: FitEntry | None = None
-        self.random = FitRandom(trainer, events)
+        self.random = FitRandom(trainer, events, self.loaders.read_again)
         self.start = StartHooks(trainer, events, self.random, lambda: self._loaded is not None)
         self._noted: Noted | None = None
         self._runs = self._has_tried = False

@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import io
-import random
 import types
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -22,23 +21,21 @@ import numpy as np
 import torch
 from torch.utils.data import IterableDataset
 
-from lightning_sagemaker.checkpoint.random_state import (
-    numpy_state,
-    python_state,
-    random_state,
-    restore_numpy_state,
-    restore_python_state,
-    restore_random_state,
-)
+from lightning_sagemaker.checkpoint.generator_states import is_generator, restore, state_of
+from lightning_sagemaker.checkpoint.own_generators import OwnGenerators
+from lightning_sagemaker.checkpoint.random_state import random_state, restore_random_state
 
 _DEPTH = 4
-"""Depth of attributes that are searched: a loader's dataset's transform's generator."""
+"""Depth of attributes that are searched for what may be an order, and at each batch."""
 _ENTRIES = 64
 """Of a container, at most: those of transforms are short."""
 _LISTED = 10_000
 """Entries of a stream's list that may be an order, at most: it is checked after each batch."""
 _CONTAINERS = (list, dict, set, deque)
 """Types with a known length; others may have to read all their samples."""
+_SEARCHED = ("dataset", "collate_fn", "generator", "batch_sampler", "sampler")
+_MODULES = ("lightning.pytorch.core.module", "pytorch_lightning.core.module")
+"""Of what belongs to the training, though a dataset may know it."""
 _SCALARS = (bool, int, float, str, type(None))
 
 Captured = dict[str, Any]
@@ -58,6 +55,7 @@ class Capture:
 
     def __init__(self, loader: Any, is_own: bool = False) -> None:
         self._loader, self._is_own = loader, is_own
+        self._generators = OwnGenerators(self._roots, _MODULES)
         found = list(self._found())
         self._before = {one.path: _digest(one.value) for one in found if one.kind is _Kind.ORDER}
         self._first = _scalars(found, counted=True)
@@ -72,8 +70,12 @@ class Capture:
         found = list(self._found())
         counted = _scalars(found, counted=True) if _fingerprints(found) == self._others else {}
         orders = [one for one in found if one.kind is _Kind.ORDER]
+        near = [one for one in found if one.kind is _Kind.GENERATOR]
         return {
-            "objects": {one.path: _state_of(one.value) for one in found if one.kind is _Kind.GENERATOR},
+            "objects": {
+                **self._generators.take(but={id(one.value) for one in near}),
+                **{one.path: state_of(one.value) for one in near},
+            },
             "scalars": _scalars(found, counted=False),
             "counted": {path: value for path, value in counted.items() if value != self._first.get(path)},
             "lists": {
@@ -88,20 +90,31 @@ class Capture:
 
     def put_objects(self, captured: Captured) -> None:
         """Restore :meth:`take_objects`."""
+        self._generators.put(captured["objects"])
         scalars = self._first | captured.get("counted", {}) | captured["scalars"]
         for path, kind, value, set_value in self._found():
             if kind is _Kind.GENERATOR and path in captured["objects"]:
-                _restore(value, captured["objects"][path])
+                restore(value, captured["objects"][path])
             elif kind is _Kind.SCALAR and value != scalars.get(path, value) and set_value is not None:
                 set_value(scalars[path])
             elif kind is _Kind.ORDER and path in captured["lists"]:
                 value[:] = _like(value, captured["lists"][path])
+
+    def generators(self) -> set[int]:
+        """Ids of the generators that are captured."""
+        near = {id(one.value) for one in self._found() if one.kind is _Kind.GENERATOR}
+        return near | {id(generator) for _, generator in self._generators.now()}
 
     def iterators(self) -> list[str]:
         """Names of iterators that a custom stream or loader keeps across epochs."""
         others = (one for one in self._found() if one.kind is _Kind.OTHER and one.is_counted)
         iterators = (one for one in others if isinstance(one.value, Iterator) and not isinstance(one.value, io.IOBase))
         return [one.path.split(".", 1)[1] for one in iterators]
+
+    def _roots(self) -> Iterator[tuple[str, object]]:
+        yield from ((name, getattr(self._loader, name, None)) for name in _SEARCHED)
+        if self._is_own:
+            yield "loader", self._loader
 
     def _found(self) -> Iterator[_Found]:
         loader = self._loader
@@ -153,7 +166,7 @@ def _walk(
     if value is None or id(value) in seen:
         return
     seen.add(id(value))
-    if _is_generator(value):
+    if is_generator(value):
         yield _Found(path, _Kind.GENERATOR, value)
         return
     if depth == 0 or _is_foreign(value):
@@ -166,7 +179,7 @@ def _walk(
         elif is_order is not None and is_order(entry):
             yield _Found(place, _Kind.ORDER, entry)
         else:
-            if is_order is not None and set_entry is not None and not _is_generator(entry):
+            if is_order is not None and set_entry is not None and not is_generator(entry):
                 yield _Found(place, _Kind.OTHER, entry)
             yield from _walk(place, entry, depth - 1, seen, is_order)
 
@@ -233,46 +246,6 @@ def _numbers(value: Any) -> torch.Tensor:
     if isinstance(value, torch.Tensor):
         return value.detach().cpu().clone()
     return torch.as_tensor(np.asarray(value)).clone()
-
-
-def _is_generator(value: Any) -> bool:
-    return isinstance(value, (torch.Generator, np.random.Generator, np.random.RandomState, random.Random))
-
-
-def _state_of(generator: Any) -> Any:
-    if isinstance(generator, torch.Generator):
-        return generator.get_state().cpu()
-    if isinstance(generator, np.random.Generator):
-        return _plain(generator.bit_generator.state)
-    return python_state(generator) if isinstance(generator, random.Random) else numpy_state(generator)
-
-
-def _restore(generator: Any, state: Any) -> None:
-    if isinstance(generator, torch.Generator):
-        generator.set_state(state)
-    elif isinstance(generator, np.random.Generator):
-        generator.bit_generator.state = _unplain(state)
-    elif isinstance(generator, random.Random):
-        restore_python_state(generator, state)
-    else:
-        restore_numpy_state(generator, state)
-
-
-def _plain(state: Any) -> Any:
-    """NumPy's description of a generator without arrays, which a checkpoint of plain data cannot hold."""
-    if isinstance(state, dict):
-        return {name: _plain(value) for name, value in state.items()}
-    if isinstance(state, np.ndarray):
-        return {"words": [int(word) for word in state], "dtype": str(state.dtype)}
-    return int(state) if isinstance(state, np.integer) else state
-
-
-def _unplain(state: Any) -> Any:
-    if not isinstance(state, dict):
-        return state
-    if state.keys() == {"words", "dtype"}:
-        return np.array(state["words"], dtype=state["dtype"])
-    return {name: _unplain(value) for name, value in state.items()}
 
 
 def _like(value: Any, numbers: torch.Tensor) -> Any:
