@@ -76,7 +76,7 @@ class FitState:
         self._before_validation: RankState | None = None
         self._held: RankState | None = None
         self._loaded: FitEntry | None = None
-        self.random = FitRandom(trainer, events, self.loaders.read_again)
+        self.random = FitRandom(trainer, events, self.loaders)
         self.start = StartHooks(trainer, events, self.random, lambda: self._loaded is not None)
         self._noted: Noted | None = None
         self._runs = self._has_tried = False
@@ -263,9 +263,7 @@ class FitState:
         if loaded["cut"] and reopen_epoch(self._trainer):
             loaded["phase"] = Phase.STEP.value
         if begins := "own" not in loaded:
-            reload_as(
-                self._trainer, loaded["ranks"][self.loaders.place[1] % len(loaded["ranks"])]["memory"].get("reloads")
-            )
+            reload_as(self._trainer, self.loaders.own_of(loaded["ranks"])["memory"].get("reloads"))
         hooks = loaded.get("again", lambda: None)
         go_on(self._trainer, Phase(loaded["phase"]), lambda fetcher: self._prepare(loaded, fetcher), begins, hooks)
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 from lightning_sagemaker._compat.reloads import Requests
 from lightning_sagemaker._compat.trainer import callbacks_of
@@ -16,6 +16,20 @@ if TYPE_CHECKING:
     from lightning_sagemaker._types import Trainer
 
 
+class Loaders(Protocol):
+    """The loaders of a fit.
+
+    Attributes:
+        restored: Returns the ids of generators that are restored with the fit.
+
+    """
+
+    restored: Callable[[], set[int]]
+
+    def read_again(self) -> set[int]:
+        """Ids of generators whose draws a resumed run repeats, to reach the position of a loader."""
+
+
 class FitRandom:
     """The random number generators of a fit: the libraries', and those that its module, data module and callbacks hold.
 
@@ -24,12 +38,13 @@ class FitRandom:
     Args:
         trainer: Of whose fit.
         events: Events of the fit.
-        read_again: Returns the ids of generators whose draws a resumed run repeats, to reach the position of a loader.
+        loaders: Its loaders.
 
     """
 
-    def __init__(self, trainer: Trainer, events: LoopEvents, read_again: Callable[[], set[int]]) -> None:
-        self._trainer, self._read_again = trainer, read_again
+    def __init__(self, trainer: Trainer, events: LoopEvents, loaders: Loaders) -> None:
+        self._trainer, self._read_again = trainer, loaders.read_again
+        loaders.restored = self.ids
         self._own = OwnGenerators(self._roots)
         Requests(trainer, events, self.take, lambda state: self.put(cast("RandomState", state)))
 

@@ -76,7 +76,7 @@ def is_searched(kind: type, leaves: tuple[str, ...] = ()) -> bool:
         leaves: Names of more modules whose classes, and those that derive from them, do not.
 
     """
-    module = kind.__module__
+    module = _module_of(kind)
     root = module.partition(".")[0]
     if issubclass(kind, _PLAIN) or root in _TABLES or getattr(kind, "holds_no_order", False):
         return False
@@ -85,7 +85,7 @@ def is_searched(kind: type, leaves: tuple[str, ...] = ()) -> bool:
             return False
         if module.startswith(_LEAVES) and not module.startswith(_OURS):
             return False
-    return not leaves or not any(base.__module__.startswith(leaves) for base in kind.__mro__)
+    return not leaves or not any(_module_of(base).startswith(leaves) for base in kind.__mro__)
 
 
 def parts_of(value: object) -> Iterator[Part]:
@@ -109,7 +109,7 @@ def parts_of(value: object) -> Iterator[Part]:
         yield from _parts_of_class(value)
     elif not isinstance(value, types.ModuleType):
         yield from _attributes(value, kind)
-    if _is_of_script(kind.__module__):
+    if _is_of_script(_module_of(kind)):
         yield _class(kind)
 
 
@@ -144,7 +144,7 @@ def _attributes(value: object, kind: type) -> Iterator[Part]:
 
 
 def _slots(kind: type) -> Sequence[str]:
-    names = vars(kind).get("__slots__", ()) if _is_of_script(kind.__module__) else ()
+    names = vars(kind).get("__slots__", ()) if _is_of_script(_module_of(kind)) else ()
     return [names] if isinstance(names, str) else [*names]
 
 
@@ -158,7 +158,7 @@ def _parts_of_class(kind: type) -> Iterator[Part]:
     """Generators of the class, and functions, whose code may name more."""
     attributes = vars(kind)
     yield from _leading(attributes, [*attributes])
-    yield from (_class(base) for base in kind.__bases__ if _is_of_script(base.__module__))
+    yield from (_class(base) for base in kind.__bases__ if _is_of_script(_module_of(base)))
 
 
 def _class(kind: type) -> Part:
@@ -171,7 +171,7 @@ def _parts_of_function(function: types.FunctionType) -> Iterator[Part]:
     yield from _held({name: cell.cell_contents for name, cell in cells if _is_filled(cell)})
     yield from _held({str(number): one for number, one in enumerate(function.__defaults__ or ())})
     yield from _held(function.__kwdefaults__ or {})
-    if _is_of_script(function.__module__ or ""):
+    if _is_of_script(_module_of(function)):
         yield from _globals(function.__globals__, _names(function.__code__), set())
 
 
@@ -183,7 +183,7 @@ def _globals(scope: dict[str, object], names: frozenset[str], seen: set[int]) ->
         if isinstance(value, types.ModuleType):
             if _is_of_script(value.__name__) and id(vars(value)) not in seen:
                 yield from _globals(vars(value), names, seen)
-        elif not isinstance(value, (type, types.FunctionType)) or _is_of_script(value.__module__ or ""):
+        elif not isinstance(value, (type, types.FunctionType)) or _is_of_script(_module_of(value)):
             yield Part(f"global {scope.get('__name__')}.{name}", scope, name, is_global=True)
 
 
@@ -191,6 +191,12 @@ def _globals(scope: dict[str, object], names: frozenset[str], seen: set[int]) ->
 def _names(code: types.CodeType) -> frozenset[str]:
     within = (one for one in code.co_consts if isinstance(one, types.CodeType))
     return frozenset(code.co_names).union(*map(_names, within))
+
+
+def _module_of(value: type | types.FunctionType) -> str:
+    """Where a class or function is defined; of some that are written in C it is not known."""
+    module: object = value.__module__
+    return module if isinstance(module, str) else "builtins"
 
 
 @functools.lru_cache(maxsize=4096)

@@ -13,7 +13,7 @@ import hashlib
 import io
 import types
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -88,13 +88,14 @@ class Capture:
         self.put_objects(captured)
         restore_random_state(captured["random"])
 
-    def put_objects(self, captured: Captured) -> None:
-        """Restore :meth:`take_objects`."""
-        self._generators.put(captured["objects"])
+    def put_objects(self, captured: Captured, but: Collection[int] = ()) -> None:
+        """Restore :meth:`take_objects`, except for generators of the ids ``but``."""
+        self._generators.put(captured["objects"], but)
         scalars = self._first | captured.get("counted", {}) | captured["scalars"]
         for path, kind, value, set_value in self._found():
-            if kind is _Kind.GENERATOR and path in captured["objects"]:
-                restore(value, captured["objects"][path])
+            if kind is _Kind.GENERATOR:
+                if path in captured["objects"] and id(value) not in but:
+                    restore(value, captured["objects"][path])
             elif kind is _Kind.SCALAR and value != scalars.get(path, value) and set_value is not None:
                 set_value(scalars[path])
             elif kind is _Kind.ORDER and path in captured["lists"]:

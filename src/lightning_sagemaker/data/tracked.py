@@ -87,15 +87,6 @@ def catch_up(watched: Watch, position: Position) -> None:
         iterator.catch_up()
 
 
-def is_read_again(watched: Watch) -> bool:
-    """Whether this process makes the batches up to a position once more, or a loader brings itself there."""
-    loader = watched.loader
-    if has_state(loader):
-        return True
-    skips = isinstance(loader, _Seeking) and not watched.is_iterable
-    return not skips and not getattr(loader, "num_workers", 0)
-
-
 def iterates_as_torch(kind: type) -> bool:
     """Whether a class of loaders iterates as torch's does, or says that it does."""
     names = ("__iter__", "_get_iterator", "_index_sampler")
