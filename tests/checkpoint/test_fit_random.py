@@ -94,32 +94,28 @@ class Module(LightningModule):
         return torch.optim.SGD(self.parameters(), 1e-3)
 
 
-def validated(folder, kind, workers, **options):
-    module = Validated(kind, workers)
-    return module, trained(folder, "global", 0, module, **options)
-
-
-def trained(folder, kind, workers, module=None, max_epochs=3, **options):
+def trained(folder, data, module, max_epochs=3, **options):
     global NOISE
     NOISE = np.random.default_rng(7)  # as a new process would
     seed_everything(1, verbose=False)
-    module, callbacks = module or Module(), [ModelCheckpoint(folder, every_n_train_steps=1), Mix()]
+    callbacks = [ModelCheckpoint(folder, every_n_train_steps=1), Mix()]
     trainer = Trainer(
         accelerator="cpu", devices=1, logger=False, callbacks=[AutoResume(folder), *callbacks], max_epochs=max_epochs,
         enable_progress_bar=False, enable_model_summary=False, default_root_dir=folder, **options,
     )  # fmt: skip
-    trainer.fit(module, datamodule=Data(kind, workers))
-    return module.seen
+    trainer.fit(module, datamodule=data)
+    return module
 
 
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("kind", ["deep", "global", "stream"])
 def test_generators_of_the_scripts_own_go_on(tmp_path, kind, workers):
-    alone = trained(tmp_path / "alone", kind, workers)
-    assert len(alone) == (36 if kind == "stream" and workers else 18)  # each worker reads all of it
+    alone = trained(tmp_path / "alone", Data(kind, workers), Module())
+    assert len(alone.seen) == (36 if kind == "stream" and workers else 18)  # each worker reads all of it
     for stop in (2, 6, 10):
-        before = trained(tmp_path / str(stop), kind, workers, max_steps=stop)
-        assert before | trained(tmp_path / str(stop), kind, workers) == alone
+        before = trained(tmp_path / str(stop), Data(kind, workers), Module(), max_steps=stop)
+        after = trained(tmp_path / str(stop), Data(kind, workers), Module())
+        assert before.seen | after.seen == alone.seen
 
 
 class Evaluated(IterableDataset):
@@ -133,18 +129,24 @@ class Evaluated(IterableDataset):
         return iter(torch.tensor([float(self.epoch), float(number)]) for number in range(SAMPLES))
 
 
-class Validated(Module):
+class EvaluatedData(Data):
     def __init__(self, kind, workers):
-        super().__init__()
-        self.kind, self.workers, self.validated = kind, workers, {}
+        super().__init__("global", 0)
+        self.evaluated = kind, {"num_workers": workers, "persistent_workers": workers > 0}
 
     def val_dataloader(self):
-        options = {"num_workers": self.workers, "persistent_workers": self.workers > 0}
-        if self.kind == "shuffle":
+        kind, options = self.evaluated
+        if kind == "shuffle":
             own = torch.Generator().manual_seed(9)
             return DataLoader(Numbers(float), BATCH, shuffle=True, generator=own, **options)
-        data = Evaluated() if self.kind == "epochs" else Numbers(Compose([Noise(), lambda _: float(NOISE.normal())]))
+        data = Evaluated() if kind == "epochs" else Numbers(Compose([Noise(), lambda _: float(NOISE.normal())]))
         return DataLoader(data, BATCH, **options)
+
+
+class Validated(Module):
+    def __init__(self):
+        super().__init__()
+        self.validated = {}
 
     def validation_step(self, batch, index):
         if not self.trainer.sanity_checking:
@@ -156,9 +158,13 @@ class Validated(Module):
     ("kind", "workers"), [("shuffle", 0), ("noise", 0), ("epochs", 0), ("shuffle", 1), ("noise", 1)]
 )
 def test_validations_draw_what_they_would_have_drawn(tmp_path, kind, workers, options):
-    alone, _ = validated(tmp_path / "alone", kind, workers, max_epochs=4, **options)
+    def run(name, **limits):
+        data = EvaluatedData(kind, workers)
+        return trained(tmp_path / name, data, Validated(), max_epochs=4, **limits, **options)
+
+    alone = run("alone")
+    assert alone.validated
     for stop in (5, 12, 16):
-        before, _ = validated(tmp_path / str(stop), kind, workers, max_epochs=4, max_steps=stop, **options)
-        after, _ = validated(tmp_path / str(stop), kind, workers, max_epochs=4, **options)
+        before, after = run(str(stop), max_steps=stop), run(str(stop))
         assert before.seen | after.seen == alone.seen
         assert before.validated | after.validated == alone.validated
