@@ -101,3 +101,24 @@ def test_numbers_that_a_request_draws_are_those_of_then(tmp_path, every):
         after, _ = trained(folder, every, False, kinds=(Drawing, Drawn))
         assert before.seen | after.seen == alone.seen
         assert before.validated | after.validated == alone.validated
+
+
+class Split(LightningDataModule):
+    """Both draw a subset, and are requested once: validation's first, by the sanity check."""
+
+    def train_dataloader(self):
+        return DataLoader(torch.randperm(100)[:24].tolist(), batch_size=4, shuffle=True)
+
+    def val_dataloader(self):
+        return DataLoader(torch.randperm(100)[:8].tolist(), batch_size=4)
+
+
+@pytest.mark.parametrize("options", [{}, {"check_val_every_n_epoch": 2}, {"num_sanity_val_steps": 0}])
+def test_a_sanity_check_that_is_not_repeated_has_requested_loaders(tmp_path, options):
+    alone, _ = trained(tmp_path / "alone", 0, False, kinds=(Model, Split), **options)
+    for stop in (3, 8, 12):
+        folder = tmp_path / str(stop)
+        before, _ = trained(folder, 0, False, kinds=(Model, Split), max_steps=stop, **options)
+        after, _ = trained(folder, 0, False, kinds=(Model, Split), **options)
+        assert before.seen | after.seen == alone.seen
+        assert before.validated | after.validated == alone.validated

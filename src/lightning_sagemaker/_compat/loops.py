@@ -82,8 +82,7 @@ class LoopEvents:
     Attributes:
         checkpoint_is_loaded: After the module and the callbacks have loaded a checkpoint, if there is one.
         optimizers_are_loaded: After the optimizers have.
-        loaders_are_next: Before loaders are requested, if it is time to.
-        loaders_are_there: After they were: "training"'s or "validation"'s.
+        loaders_are_there: After loaders were requested: "training"'s or "validation"'s.
         loaders_made: Called with the ``CombinedLoader`` of training before it is iterated.
         validation_loaders_made: Called with that of validation.
         epoch_is_next: Before anything of an epoch, the first one's included.
@@ -110,7 +109,6 @@ class LoopEvents:
         self.trainer = trainer
         self.checkpoint_is_loaded: list[Callable[[], None]] = []
         self.optimizers_are_loaded: list[Callable[[], None]] = []
-        self.loaders_are_next: list[Callable[[], None]] = []
         self.loaders_are_there: list[Callable[[str], None]] = []
         self.loaders_made: list[Callable[[CombinedLoader], None]] = []
         self.validation_loaders_made: list[Callable[[CombinedLoader], None]] = []
@@ -207,9 +205,8 @@ class LoopEvents:
     def _requested(self, setup: Callable[[], None], loop: _HasLoaders, whose: str) -> Callable[[], None]:
         def requested() -> None:
             before = loop._combined_loader
-            for is_next in self.loaders_are_next:
-                is_next()
-            setup()
+            with nullcontext() if self.requests is None else self.requests.around(whose, is_first=before is None):
+                setup()
             for are_there in self.loaders_are_there if loop._combined_loader is not before else []:
                 are_there(whose)
 

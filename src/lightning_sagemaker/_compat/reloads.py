@@ -31,7 +31,7 @@ class Reloads(TypedDict):
     has_validation: NotRequired[bool]
     """Whether the loop has validation loaders, which a sanity check also requests."""
     random: NotRequired[dict[str, object]]
-    """States of the random number generators then, for training and for validation, if they are requested more than once."""
+    """States of the random number generators then, for training and for validation."""
 
 
 class Requests:
@@ -45,6 +45,7 @@ class Requests:
 
     Attributes:
         random: Those of the last requests.
+        wanted: In a resumed run, those with which it requests loaders once more.
 
     """
 
@@ -54,17 +55,25 @@ class Requests:
         self._trainer, self._take, self._put = trainer, take, put
         self._next: object = None
         self.random: dict[str, object] = {}
+        self.wanted: dict[str, object] = {}
         events.requests = self
-        events.loaders_are_next.append(self._look)
         events.loaders_are_there.append(self._keep)
 
-    def _look(self) -> None:
-        if self._trainer.reload_dataloaders_every_n_epochs:  # type: ignore[attr-defined]
-            self._next = self._take()
-
     def _keep(self, whose: str) -> None:
-        if self._next is not None:
-            self.random = {**self.random, whose: self._next}
+        self.random = {**self.random, whose: self._next}
+
+    @contextmanager
+    def around(self, whose: str, is_first: bool) -> Iterator[None]:
+        """What may be a request, the process's first or another."""
+        now = self._next = self._take()
+        wanted = self.wanted.pop(whose, None) if is_first else None
+        if wanted is None:
+            yield
+            return
+        self._next = wanted
+        self._put(wanted)
+        yield
+        self._put(now)
 
     @contextmanager
     def of_then(self, whose: str) -> Iterator[None]:
@@ -111,12 +120,26 @@ def set_reloads(trainer: Trainer, reloads: Reloads) -> None:
 def reload_as(trainer: Trainer, reloads: Reloads | None) -> None:
     """Request the loaders as in the epochs in which a run had last done so, if it does so more than once.
 
+    Otherwise they are still to be requested: with the random numbers of then.
+
     Args:
         trainer: The one of the fit, whose progress has been loaded. Collective over its strategy's ranks.
         reloads: What the resumed run had; None, from a checkpoint of an older version, does nothing.
 
     """
-    if reloads is None or not trainer.reload_dataloaders_every_n_epochs:  # type: ignore[attr-defined]
+    requests = _requests(trainer)
+    if reloads is not None and requests is not None and not _reloads(trainer):
+        requests.wanted = {**reloads.get("random", {})}
+        requests.random = requests.wanted | requests.random  # for a checkpoint before they are
+    _reload_as(trainer, reloads)
+
+
+def _reloads(trainer: Trainer) -> bool:
+    return bool(trainer.reload_dataloaders_every_n_epochs)  # type: ignore[attr-defined]
+
+
+def _reload_as(trainer: Trainer, reloads: Reloads | None) -> None:
+    if reloads is None or not _reloads(trainer):
         return
     set_reloads(trainer, {**reloads, "training": -math.inf, "validation": -math.inf})
     if math.isfinite(reloads["training"]):
@@ -136,7 +159,7 @@ def request_as_others(trainer: Trainer, reloads: Reloads) -> None:
 
     """
     with without_collectives(trainer):
-        reload_as(trainer, reloads)
+        _reload_as(trainer, reloads)
         if reloads.get("has_validation") and trainer.fit_loop.epoch_loop.val_loop._combined_loader is None:
             _request_validation(trainer, 0)  # as a sanity check does
             set_reloads(trainer, reloads)
