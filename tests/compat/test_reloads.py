@@ -45,9 +45,9 @@ class Model(LightningModule):
         return torch.optim.SGD(self.parameters(), 0.1)
 
 
-def trained(folder, every, counts_steps, **options):
-    seed_everything(1, verbose=False)
-    model, data = Model(counts_steps), Data()
+def trained(folder, every, counts_steps, kinds=(Model, Data), seed=1, **options):
+    seed_everything(seed, verbose=False)
+    model, data = kinds[0](counts_steps), kinds[1]()
     saves = ModelCheckpoint(folder, every_n_train_steps=1, save_top_k=-1, filename="{step}")
     trainer = Trainer(
         accelerator="cpu", devices=1, logger=False, callbacks=[AutoResume(folder), saves], enable_progress_bar=False,
@@ -70,3 +70,55 @@ def test_a_resumed_run_has_the_loaders_of_one_that_was_left_alone(tmp_path, ever
         assert before.seen | after.seen == alone.seen
         assert before.validated | after.validated == alone.validated
         assert again.requested[-1] == data.requested[-1]
+
+
+class Drawn(Data):
+    """Loaders of random subsets, and numbers that an epoch's first hook draws after them."""
+
+    def train_dataloader(self):
+        return DataLoader((super().train_dataloader().dataset[0] + torch.randperm(100)[:24]).tolist(), 4, shuffle=True)
+
+    def val_dataloader(self):
+        return DataLoader(torch.randperm(100)[:8].tolist(), batch_size=4)
+
+
+class Drawing(Model):
+    def on_train_epoch_start(self):
+        self.offset = float(torch.rand(()))
+
+    def training_step(self, batch, index):
+        loss = super().training_step(batch, index)
+        self.seen[self.trainer.global_step].append(self.offset)
+        return loss
+
+
+@pytest.mark.parametrize("every", [1, 2])
+def test_numbers_that_a_request_draws_are_those_of_then(tmp_path, every):
+    alone, _ = trained(tmp_path / "alone", every, False, kinds=(Drawing, Drawn))
+    for stop in (3, 12, 20):
+        folder = tmp_path / str(stop)
+        before, _ = trained(folder, every, False, kinds=(Drawing, Drawn), max_steps=stop)
+        after, _ = trained(folder, every, False, kinds=(Drawing, Drawn))
+        assert before.seen | after.seen == alone.seen
+        assert before.validated | after.validated == alone.validated
+
+
+class Split(LightningDataModule):
+    """Both draw a subset, and are requested once: validation's first, by the sanity check."""
+
+    def train_dataloader(self):
+        return DataLoader(torch.randperm(100)[:24].tolist(), batch_size=4, shuffle=True)
+
+    def val_dataloader(self):
+        return DataLoader(torch.randperm(100)[:8].tolist(), batch_size=4)
+
+
+@pytest.mark.parametrize("options", [{}, {"check_val_every_n_epoch": 2}, {"num_sanity_val_steps": 0}])
+def test_a_sanity_check_that_is_not_repeated_has_requested_loaders(tmp_path, options):
+    alone, _ = trained(tmp_path / "alone", 0, False, kinds=(Model, Split), **options)
+    for stop in (3, 8, 12):
+        folder = tmp_path / str(stop)
+        before, _ = trained(folder, 0, False, kinds=(Model, Split), max_steps=stop, **options)
+        after, _ = trained(folder, 0, False, kinds=(Model, Split), seed=2, **options)  # as without a seed
+        assert before.seen | after.seen == alone.seen
+        assert before.validated | after.validated == alone.validated

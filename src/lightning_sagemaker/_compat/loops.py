@@ -14,16 +14,18 @@ from enum import Enum
 from typing import TYPE_CHECKING, TypeVar
 
 from lightning_sagemaker._compat.guard import TakenOver, require
+from lightning_sagemaker._compat.loader_requests import requesting
 from lightning_sagemaker._compat.seen_batches import loaders_are_made
 from lightning_sagemaker._compat.trainer import counts
 
 if TYPE_CHECKING:
+    from lightning_sagemaker._compat.reloads import Requests
     from lightning_sagemaker._types import CombinedLoader, DataFetcher, Trainer
 
 
 T = TypeVar("T")
 
-_EVENTS = "_lightning_sagemaker_events"
+EVENTS = "_lightning_sagemaker_events"
 _PACKAGES = ("lightning.", "pytorch_lightning.")
 _FIT = [
     "run",
@@ -82,6 +84,7 @@ class LoopEvents:
     Attributes:
         after_checkpoint_load: After the module and the callbacks have loaded a checkpoint, if there is one.
         after_optimizers_load: After the optimizers have.
+        after_loaders_request: After loaders were requested: "training"'s or "validation"'s.
         after_training_loaders: Called with the ``CombinedLoader`` of training before it is iterated.
         after_validation_loaders: Called with that of validation.
         before_epoch: Before anything of an epoch, the first one's included.
@@ -96,6 +99,7 @@ class LoopEvents:
         run_override: Not a list: if set, runs the fit in the place of ``fit_loop.run``, which it is given.
         validation_step_context: Likewise: if set, each batch of a validation, and its hooks, are within it.
         validation_end_context: Likewise: the hooks after a validation's batches, before what they log is reduced.
+        requests: What is known of the requests for loaders.
         is_ending: Whether what follows a batch is being done.
         validated: Whether the validation in it is over.
         is_trial: Whether the loops are run within a hook, by one of Lightning's finders: its steps do not count as
@@ -107,6 +111,7 @@ class LoopEvents:
         self.trainer = trainer
         self.after_checkpoint_load: list[Callable[[], None]] = []
         self.after_optimizers_load: list[Callable[[], None]] = []
+        self.after_loaders_request: list[Callable[[str], None]] = []
         self.after_training_loaders: list[Callable[[CombinedLoader], None]] = []
         self.after_validation_loaders: list[Callable[[CombinedLoader], None]] = []
         self.before_epoch: list[Callable[[], None]] = []
@@ -121,6 +126,7 @@ class LoopEvents:
         self.run_override: Callable[[Callable[[], None]], None] | None = None
         self.validation_step_context: Callable[[], AbstractContextManager[None]] | None = None
         self.validation_end_context: Callable[[], AbstractContextManager[None]] | None = None
+        self.requests: Requests | None = None
         self.is_ending = self.validated = self.is_trial = False
         self._users = 0
         self._taken = TakenOver()
@@ -135,6 +141,7 @@ class LoopEvents:
         take(connector, "restore_callbacks", lambda load: self._after_load(load, self.after_checkpoint_load))
         take(connector, "restore_training_state", lambda load: self._after_load(load, self.after_optimizers_load))
         take(fit, "run", self._run)
+        take(fit, "setup_data", lambda setup: requesting(self, setup, fit, "training"))
         take(fit, "on_advance_start", self._on_epoch)
         take(fit, "_load_combined_loader_states", self._on_training_loaders)
         take(epoch, "on_run_start", self._on_epoch_iterator)
@@ -144,6 +151,7 @@ class LoopEvents:
         take(epoch, "on_advance_end", self._on_batch_end)
         take(epoch.val_loop, "run", self._on_validation)
         take(epoch.val_loop, "setup_data", self._on_validation_loaders)
+        take(epoch.val_loop, "setup_data", lambda setup: requesting(self, setup, epoch.val_loop, "validation"))
         require(type(epoch.val_loop), "_evaluation_step", "_on_evaluation_epoch_end")
         take(
             epoch.val_loop,
@@ -161,7 +169,7 @@ class LoopEvents:
         self._users -= 1
         if self._users <= 0:
             self._taken.give_back()
-            vars(self.trainer).pop(_EVENTS, None)
+            vars(self.trainer).pop(EVENTS, None)
 
     def _after_load(self, load: Callable[[], None], listeners: list[Callable[[], None]]) -> Callable[[], None]:
         def loaded() -> None:
@@ -291,9 +299,9 @@ def announces_weight_update(trainer: Trainer) -> bool:
 
 def events_of(trainer: Trainer) -> LoopEvents:
     """The events of a Trainer's present fit; each user calls :meth:`LoopEvents.release` in the end."""
-    events: LoopEvents | None = vars(trainer).get(_EVENTS)
+    events: LoopEvents | None = vars(trainer).get(EVENTS)
     if events is None:
-        events = vars(trainer)[_EVENTS] = LoopEvents(trainer)
+        events = vars(trainer)[EVENTS] = LoopEvents(trainer)
         events.install()
     events._users += 1
     return events

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -12,8 +12,9 @@ from torch.utils.data import DataLoader, IterableDataset
 from lightning_sagemaker._compat.loops import Phase
 from lightning_sagemaker._compat.trainer import counts
 from lightning_sagemaker.data.dealing import batch_size_of, is_counted, remaining, united
+from lightning_sagemaker.data.evaluated import before_evaluation, put_before_evaluation
 from lightning_sagemaker.data.position import Position, Watch, has_state
-from lightning_sagemaker.data.tracked import catch_up, pass_end, release, watch
+from lightning_sagemaker.data.tracked import iterates_as_torch, pass_end, release, watch
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -29,6 +30,9 @@ class FitLoaders:
         trainer: Whose loaders they are.
         say: Called with a message about what cannot be restored.
 
+    Attributes:
+        restored: Returns the ids of generators that are restored with the fit.
+
     """
 
     def __init__(self, trainer: Trainer, say: Callable[[str], None]) -> None:
@@ -39,6 +43,7 @@ class FitLoaders:
         self._deferred = False
         self._dealt: dict[int, tuple[int, int]] = {}
         self._orders: list[int] = []
+        self.restored: Callable[[], set[int]] = set
 
     def watch_training(self, combined: CombinedLoader) -> None:
         """Called with training's ``CombinedLoader`` before it is iterated."""
@@ -50,7 +55,8 @@ class FitLoaders:
     def watch_validation(self, combined: CombinedLoader) -> None:
         """Called with validation's."""
         self._validation = self._watch(combined)
-        self._seek_validation()
+        training = (watched.capture.generators() for watched in self._training)
+        self._seek_validation(self.restored().union(*training) if self._wanted_validation else ())
 
     def _watch(self, combined: CombinedLoader) -> list[Watch]:
         pairs = [watch(loader, self._say) for loader in combined.flattened]
@@ -77,8 +83,12 @@ class FitLoaders:
     def positions(self, taken: int) -> Positions:
         """Positions of this rank."""
         training = [watched.position(taken) for watched in self._training]
-        validation = [watched.position(0) if watched.is_persistent else None for watched in self._validation]
-        return {"training": training, "validation": validation}
+        return {"training": training, "validation": [before_evaluation(watched) for watched in self._validation]}
+
+    def read_again(self) -> set[int]:
+        """Ids of the generators that this process draws from once more where a resumed run reads up to its position."""
+        found = (watched.capture.generators() for watched in self._training if _is_read_again(watched))
+        return set[int]().union(*found)
 
     def facts(self, batches: int) -> Facts:
         """The facts that positions depend on: sizes, and the number of samples of the batches."""
@@ -136,6 +146,10 @@ class FitLoaders:
             loaded["ordered_by"] == own["ordered_by"] or any(_was_dealt(rank) for rank in loaded["ranks"])
         )
 
+    def own_of(self, ranks: Sequence[RankState]) -> RankState:
+        """Of the states of all ranks this one's, or another one's if there were fewer."""
+        return ranks[self.place[1] % len(ranks)]
+
     def keep_deal(self, loaded: FitEntry, positions: Positions) -> None:
         """Continue counting from an epoch that was redistributed before."""
         for watched, position, samples, size in zip(
@@ -157,10 +171,11 @@ class FitLoaders:
         self._wanted_validation = positions["validation"]
         self._seek_validation()
 
-    def _seek_validation(self) -> None:
+    def _seek_validation(self, but: Collection[int] = ()) -> None:
+        """Unless made late, loaders are restored with the rest; by then the generators ``but`` have been drawn from."""
         for watched, position in zip(self._validation, self._wanted_validation, strict=False):
-            if position is not None and watched.is_persistent and watched.loader._iterator is None:
-                catch_up(watched, position)
+            if position is not None:
+                put_before_evaluation(watched, position, but)
         if self._validation:
             self._wanted_validation = []
 
@@ -287,3 +302,12 @@ class FitLoaders:
 
 def _was_dealt(rank: RankState) -> bool:
     return any(position is not None and position["dealt"] is not None for position in rank["loaders"]["training"])
+
+
+def _is_read_again(watched: Watch) -> bool:
+    """Whether this process makes the batches up to a position once more, or a loader brings itself there."""
+    loader = watched.loader
+    if has_state(loader):
+        return True
+    is_torchs = isinstance(loader, DataLoader) and iterates_as_torch(getattr(loader, "_kind", type(loader)))
+    return not (is_torchs and not watched.is_iterable) and not getattr(loader, "num_workers", 0)

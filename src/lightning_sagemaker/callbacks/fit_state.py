@@ -28,10 +28,10 @@ from lightning_sagemaker.callbacks.schedules import stretch_schedules
 from lightning_sagemaker.checkpoint.attributes import PlainAttributes
 from lightning_sagemaker.checkpoint.exchanged_weights import ExchangedWeights
 from lightning_sagemaker.checkpoint.find import STATE
+from lightning_sagemaker.checkpoint.fit_random import FitRandom
 from lightning_sagemaker.checkpoint.metric_state import metric_states, restore_logged, restore_metrics
 from lightning_sagemaker.checkpoint.module_flags import module_flags, restore_module_flags
 from lightning_sagemaker.checkpoint.module_walk import ModuleWalk
-from lightning_sagemaker.checkpoint.random_state import random_state, restore_random_state
 from lightning_sagemaker.checkpoint.rank_buffers import buffers_of, copied, differing, restore_buffers
 from lightning_sagemaker.checkpoint.start_hooks import StartHooks
 from lightning_sagemaker.collectives.agreement import of_all
@@ -58,6 +58,7 @@ class FitState:
         runs: Whether the loops have run, and not for a finder's trial only.
         complete: Called with the states of all ranks; returns those to write.
         exchanged: The weights that hooks exchange for a validation.
+        random: Its random number generators.
         start: The script's hooks of the start, and of an epoch's beginning.
         modules: A walk over the module that is trained.
         attributes: Plain attributes of the script's own classes.
@@ -74,7 +75,8 @@ class FitState:
         self._before_validation: RankState | None = None
         self._held: RankState | None = None
         self._loaded: FitEntry | None = None
-        self.start = StartHooks(trainer, events, lambda: self._loaded is not None)
+        self.random = FitRandom(trainer, events, self.loaders)
+        self.start = StartHooks(trainer, events, self.random, lambda: self._loaded is not None)
         self._noted: Noted | None = None
         self.runs = self._has_tried = False
         events.after_training_loaders.append(self.loaders.watch_training)
@@ -170,8 +172,7 @@ class FitState:
 
     def _is_cut(self) -> bool:
         """Whether checkpoints may be saved during gradient accumulation."""
-        trainer = self._trainer
-        accumulated = trainer.accumulate_grad_batches
+        trainer, accumulated = self._trainer, self._trainer.accumulate_grad_batches
         if accumulated == 1 or not trainer.lightning_module.automatic_optimization:
             return False
         every = trainer.val_check_batch
@@ -194,13 +195,12 @@ class FitState:
             looks: Whether modules may have been added since somebody has last looked.
 
         """
-        trainer = self._trainer
-        loop = trainer.fit_loop.epoch_loop
+        trainer, loop = self._trainer, self._trainer.fit_loop.epoch_loop
         children, parameters = self.modules.look() if looks else self.modules.recent()
         batch = loop.batch_progress.current
         taken = batch.ready if phase_of(trainer, self._events) is not Phase.MID_BATCH else batch.completed
         return {
-            "random": random_state(),
+            "random": self.random.take(),
             "epoch_random": self.start.random,
             "metrics": metric_states(children, loop._results, loop.val_loop._results),
             "memory": trainer_memory(trainer),
@@ -262,7 +262,7 @@ class FitState:
         if loaded["cut"] and reopen_epoch(self._trainer):
             loaded["phase"] = Phase.STEP.value
         if begins := "own" not in loaded:
-            reload_as(self._trainer, loaded["ranks"][0]["memory"].get("reloads"))
+            reload_as(self._trainer, self.loaders.own_of(loaded["ranks"])["memory"].get("reloads"))
         hooks = loaded.get("again", lambda: None)
         go_on(self._trainer, Phase(loaded["phase"]), lambda fetcher: self._prepare(loaded, fetcher), begins, hooks)
 
@@ -322,7 +322,7 @@ class FitState:
         restore_trainer_memory(trainer, own["memory"])
         if phase is not Phase.BETWEEN:
             restore_logged(trainer, own["metrics"])
-        restore_random_state(own["random"])
+        self.random.put(own["random"])
 
     def release(self) -> None:
         """The fit has ended."""

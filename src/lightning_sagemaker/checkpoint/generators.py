@@ -4,14 +4,13 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from typing import TypeGuard, cast
 
 import numpy as np
 import torch
 
 from lightning_sagemaker.checkpoint.random_state import (
-    NumPyState,
-    PythonState,
     numpy_state,
     python_state,
     restore_numpy_state,
@@ -22,12 +21,19 @@ RandomNumbers = torch.Generator | np.random.Generator | np.random.RandomState | 
 
 
 def is_generator(value: object) -> TypeGuard[RandomNumbers]:
-    """Whether it is one."""
-    return isinstance(value, (torch.Generator, np.random.Generator, np.random.RandomState, random.Random))
+    """Whether a value is a generator that has a state."""
+    found = isinstance(value, (torch.Generator, np.random.Generator, np.random.RandomState, random.Random))
+    return found and not isinstance(value, random.SystemRandom)
+
+
+def is_global(value: object) -> bool:
+    """Whether it is the generator of a library, which :mod:`.random_state` has: scripts may keep it in an attribute."""
+    shared = (torch.default_generator, getattr(np.random.random, "__self__", None))
+    return any(value is one for one in (*shared, getattr(random.random, "__self__", None)))
 
 
 def generator_state(generator: RandomNumbers) -> object:
-    """Its state, as plain containers and tensors."""
+    """A generator's state."""
     if isinstance(generator, torch.Generator):
         return generator.get_state().cpu()
     if isinstance(generator, np.random.Generator):
@@ -36,15 +42,18 @@ def generator_state(generator: RandomNumbers) -> object:
 
 
 def restore_generator(generator: RandomNumbers, state: object) -> None:
-    """Restore :func:`generator_state`."""
+    """Restore :func:`generator_state`; not if the script has another kind of generator there now."""
     if isinstance(generator, torch.Generator):
-        generator.set_state(cast(torch.Tensor, state))
+        if isinstance(state, torch.Tensor) and state.shape == generator.get_state().shape:
+            generator.set_state(state)
     elif isinstance(generator, np.random.Generator):
-        generator.bit_generator.state = _unplain(state)  # type: ignore[assignment]
-    elif isinstance(generator, random.Random):
-        restore_python_state(generator, cast(PythonState, state))
-    else:
-        restore_numpy_state(generator, cast(NumPyState, state))
+        if isinstance(state, dict) and state["bit_generator"] == generator.bit_generator.state["bit_generator"]:
+            generator.bit_generator.state = cast("Mapping[str, object]", _unplain(state))
+    elif isinstance(state, list):
+        if isinstance(generator, random.Random) and len(state) == len(python_state(generator)):
+            restore_python_state(generator, state)
+        elif isinstance(generator, np.random.RandomState) and len(state) == len(numpy_state(generator)):
+            restore_numpy_state(generator, state)
 
 
 def _plain(state: object) -> object:

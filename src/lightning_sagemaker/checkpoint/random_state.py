@@ -12,6 +12,7 @@ from typing import Any, TypedDict
 import numpy as np
 import numpy.typing as npt
 import torch
+from typing_extensions import NotRequired
 
 PythonState = list[Any]
 """Version of the generator, its words as a tensor, and the remaining half of a pair of normal numbers."""
@@ -26,6 +27,8 @@ class RandomState(TypedDict):
     numpy: NumPyState
     torch: torch.Tensor
     cuda: list[torch.Tensor]
+    own: NotRequired[dict[str, object]]
+    """Of the script's own generators, in a fit."""
 
 
 def random_state(devices: bool = True) -> RandomState:

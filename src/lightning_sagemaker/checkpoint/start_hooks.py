@@ -11,11 +11,12 @@ from lightning_sagemaker._compat.in_job import call_module
 from lightning_sagemaker._compat.trainer import callbacks_of, loaded_callback_states
 from lightning_sagemaker._lightning import Callback, rank_zero_info, rank_zero_warn
 from lightning_sagemaker.checkpoint.own_weights import OwnWeights, given_back, hooked, is_hooked, kept_on_cpu
-from lightning_sagemaker.checkpoint.random_state import RandomState, random_state, restore_random_state
 
 if TYPE_CHECKING:
     from lightning_sagemaker._compat.loops import LoopEvents
     from lightning_sagemaker._types import DataFetcher, StateDict, Trainer
+    from lightning_sagemaker.checkpoint.fit_random import FitRandom
+    from lightning_sagemaker.checkpoint.random_state import RandomState
 
 _EPOCH = "on_train_epoch_start"
 _HOOKS = ("on_fit_start", "on_sanity_check_start", "on_sanity_check_end", "on_train_start", _EPOCH)
@@ -30,6 +31,7 @@ class StartHooks:
     Args:
         trainer: Whose fit it is.
         events: Events of the fit.
+        generators: Its random number generators.
         is_resumed: Whether the fit goes on from a checkpoint of ours. If the script names it, hooks may mean to change it.
 
     Attributes:
@@ -39,8 +41,10 @@ class StartHooks:
 
     """
 
-    def __init__(self, trainer: Trainer, events: LoopEvents, is_resumed: Callable[[], bool]) -> None:
-        self._trainer, self._is_resumed = trainer, is_resumed
+    def __init__(
+        self, trainer: Trainer, events: LoopEvents, generators: FitRandom, is_resumed: Callable[[], bool]
+    ) -> None:
+        self._trainer, self._generators, self._is_resumed = trainer, generators, is_resumed
         self._own: OwnWeights | None = None
         self._callbacks: list[tuple[Callback, StateDict]] = []
         self._groups: list[list[StateDict]] = []
@@ -50,6 +54,7 @@ class StartHooks:
         events.after_checkpoint_load.append(self._take)
         events.after_optimizers_load.append(self._take_groups)
         events.before_epoch.append(self._begin_epoch)
+        events.after_loaders_request.append(lambda _: self._begin_epoch())  # training's are requested before the hooks
 
     def _take(self) -> None:
         trainer = self._trainer
@@ -65,7 +70,7 @@ class StartHooks:
             self._groups = [[_numbers(group) for group in one.param_groups] for one in self._trainer.optimizers]
 
     def _begin_epoch(self) -> None:
-        self.random = random_state() if hooked(self._trainer, (_EPOCH,)) is not None else None
+        self.random = self._generators.take() if hooked(self._trainer, (_EPOCH,)) is not None else None
 
     def enter(self, fetcher: DataFetcher | None, random: RandomState | None) -> None:
         """Begin to read data, and call the hooks of the epoch's beginning, if they are due.
@@ -96,7 +101,7 @@ class StartHooks:
         if not is_due:
             return
         if self.random is not None:
-            restore_random_state(self.random)
+            self._generators.put(self.random)
         with nullcontext() if self.joins is None else self.joins():
             for callback in callbacks_of(trainer):
                 if is_hooked(callback, (_EPOCH,)):

@@ -13,7 +13,7 @@ import hashlib
 import io
 import types
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -22,16 +22,20 @@ import torch
 from torch.utils.data import IterableDataset
 
 from lightning_sagemaker.checkpoint.generators import generator_state, is_generator, restore_generator
+from lightning_sagemaker.checkpoint.own_generators import OwnGenerators
 from lightning_sagemaker.checkpoint.random_state import random_state, restore_random_state
 
 _DEPTH = 4
-"""Depth of attributes that are searched: a loader's dataset's transform's generator."""
+"""Depth of attributes that are searched for what may be an order, and at each batch."""
 _ENTRIES = 64
 """Of a container, at most: those of transforms are short."""
 _LISTED = 10_000
 """Entries of a stream's list that may be an order, at most: it is checked after each batch."""
 _CONTAINERS = (list, dict, set, deque)
 """Types with a known length; others may have to read all their samples."""
+_SEARCHED = ("dataset", "collate_fn", "generator", "batch_sampler", "sampler")
+_MODULES = ("lightning.pytorch.core.module", "pytorch_lightning.core.module")
+"""Of what belongs to the training, though a dataset may know it."""
 _SCALARS = (bool, int, float, str, type(None))
 
 Captured = dict[str, Any]
@@ -51,6 +55,7 @@ class Capture:
 
     def __init__(self, loader: Any, is_own: bool = False) -> None:
         self._loader, self._is_own = loader, is_own
+        self._generators = OwnGenerators(self._roots, _MODULES)
         found = list(self._found())
         self._before = {one.path: _digest(one.value) for one in found if one.kind is _Kind.ORDER}
         self._first = _scalars(found, counted=True)
@@ -65,8 +70,12 @@ class Capture:
         found = list(self._found())
         counted = _scalars(found, counted=True) if _fingerprints(found) == self._others else {}
         orders = [one for one in found if one.kind is _Kind.ORDER]
+        near = [one for one in found if one.kind is _Kind.GENERATOR]
         return {
-            "objects": {one.path: generator_state(one.value) for one in found if one.kind is _Kind.GENERATOR},
+            "objects": {
+                **self._generators.take(but={id(one.value) for one in near}),
+                **{one.path: generator_state(one.value) for one in near},
+            },
             "scalars": _scalars(found, counted=False),
             "counted": {path: value for path, value in counted.items() if value != self._first.get(path)},
             "lists": {
@@ -79,22 +88,34 @@ class Capture:
         self.put_objects(captured)
         restore_random_state(captured["random"])
 
-    def put_objects(self, captured: Captured) -> None:
-        """Restore :meth:`take_objects`."""
+    def put_objects(self, captured: Captured, but: Collection[int] = ()) -> None:
+        """Restore :meth:`take_objects`, except for generators of the ids ``but``."""
+        self._generators.put(captured["objects"], but)
         scalars = self._first | captured.get("counted", {}) | captured["scalars"]
         for path, kind, value, set_value in self._found():
-            if kind is _Kind.GENERATOR and path in captured["objects"]:
-                restore_generator(value, captured["objects"][path])
+            if kind is _Kind.GENERATOR:
+                if path in captured["objects"] and id(value) not in but:
+                    restore_generator(value, captured["objects"][path])
             elif kind is _Kind.SCALAR and value != scalars.get(path, value) and set_value is not None:
                 set_value(scalars[path])
             elif kind is _Kind.ORDER and path in captured["lists"]:
                 value[:] = _like(value, captured["lists"][path])
+
+    def generators(self) -> set[int]:
+        """Ids of the generators that are captured."""
+        near = {id(one.value) for one in self._found() if one.kind is _Kind.GENERATOR}
+        return near | {id(generator) for _, generator in self._generators.now()}
 
     def iterators(self) -> list[str]:
         """Names of iterators that a custom stream or loader keeps across epochs."""
         others = (one for one in self._found() if one.kind is _Kind.OTHER and one.is_counted)
         iterators = (one for one in others if isinstance(one.value, Iterator) and not isinstance(one.value, io.IOBase))
         return [one.path.split(".", 1)[1] for one in iterators]
+
+    def _roots(self) -> Iterator[tuple[str, object]]:
+        yield from ((name, getattr(self._loader, name, None)) for name in _SEARCHED)
+        if self._is_own:
+            yield "loader", self._loader
 
     def _found(self) -> Iterator[_Found]:
         loader = self._loader

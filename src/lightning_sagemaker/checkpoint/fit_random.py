@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a fit draws its random numbers from, and when it has drawn those that a resumed run draws again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Protocol, cast
+
+from lightning_sagemaker._compat.reloads import Requests
+from lightning_sagemaker._compat.trainer import callbacks_of
+from lightning_sagemaker.checkpoint.own_generators import OwnGenerators
+from lightning_sagemaker.checkpoint.random_state import RandomState, random_state, restore_random_state
+
+if TYPE_CHECKING:
+    from lightning_sagemaker._compat.loops import LoopEvents
+    from lightning_sagemaker._types import Trainer
+
+
+class Loaders(Protocol):
+    """The loaders of a fit.
+
+    Attributes:
+        restored: Returns the ids of generators that are restored with the fit.
+
+    """
+
+    restored: Callable[[], set[int]]
+
+    def read_again(self) -> set[int]:
+        """Ids of generators whose draws a resumed run repeats, to reach the position of a loader."""
+
+
+class FitRandom:
+    """The random number generators of a fit: the libraries', and those that its module, data module and callbacks hold.
+
+    Those of a data set that is made for a loader only are part of the loader's position.
+
+    Args:
+        trainer: Of whose fit.
+        events: Events of the fit.
+        loaders: Its loaders.
+
+    """
+
+    def __init__(self, trainer: Trainer, events: LoopEvents, loaders: Loaders) -> None:
+        self._trainer, self._read_again = trainer, loaders.read_again
+        loaders.restored = self.ids
+        self._own = OwnGenerators(self._roots)
+        Requests(trainer, events, self.take, lambda state: self.put(cast("RandomState", state)))
+
+    def _roots(self) -> Iterator[tuple[str, object]]:
+        yield "module", self._trainer.lightning_module
+        yield "datamodule", getattr(self._trainer, "datamodule", None)
+        for number, callback in enumerate(callbacks_of(self._trainer)):
+            yield f"callbacks.{number}.{type(callback).__name__}", callback
+
+    def take(self) -> RandomState:
+        """Their states."""
+        return {**random_state(), "own": self._own.take(but=self._read_again())}
+
+    def put(self, state: RandomState) -> None:
+        """Restore :meth:`take`."""
+        restore_random_state(state)
+        self._own.put(state.get("own", {}), but=self._read_again())
+
+    def ids(self) -> set[int]:
+        """Ids of the script's own."""
+        return {id(generator) for _, generator in self._own.now()}

@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an object of a script leads to: its attributes and entries, and the globals that its class's code names.
+
+Nothing of it is called: attributes are those in ``__dict__``, and globals are looked up by the names in the code.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import types
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from lightning_sagemaker.checkpoint.records import LIBRARIES
+
+_ENTRIES = 256
+"""Of a container, at most: those of transforms are short."""
+_PLAIN = (bool, int, float, complex, str, bytes, bytearray, range, slice, types.NoneType, torch.Tensor, np.ndarray)
+_QUICK = frozenset((*_PLAIN, torch.nn.Parameter))
+_TABLES = frozenset({"pandas", "polars", "pyarrow", "PIL", "scipy", "h5py", "zarr", "cv2", "sklearn"})
+"""Packages whose objects are data."""
+_LEAVES = (
+    *(
+        "lightning.pytorch.trainer",
+        "lightning.pytorch.loops",
+        "lightning.pytorch.strategies",
+        "lightning.pytorch.loggers",
+    ),
+    *(
+        "pytorch_lightning.trainer",
+        "pytorch_lightning.loops",
+        "pytorch_lightning.strategies",
+        "pytorch_lightning.loggers",
+    ),
+    *("lightning.fabric", "lightning_fabric", "torch.optim", "torch.distributed", "torch.storage", "torch.cuda"),
+    *("torch.utils.data._utils", "lightning_sagemaker"),
+)
+"""Modules whose objects are the training's, or hold nothing that draws."""
+_OURS = ("lightning_sagemaker.data", "lightning_sagemaker.recipes")
+"""Of this package, what holds a script's data."""
+_CODE = LIBRARIES | _TABLES | {"numpy", "torchvision", "torchaudio", "timm", "datasets", "tokenizers", "albumentations"}
+"""Packages whose code names no globals of a script's."""
+_OPEN = frozenset({"__main__", "builtins", "functools", "collections", "random", "types", "itertools"})
+"""Of the standard library, modules whose objects lead on."""
+_INTERNAL = frozenset(vars(torch.nn.Module()))
+_WATCH = "_lightning_sagemaker"
+
+
+class Part(NamedTuple):
+    """An entry of a container, such as an object's attributes, and its name there."""
+
+    name: str
+    container: Mapping[str, object] | Sequence[object]
+    key: str | int
+    is_global: bool = False
+
+    def value(self) -> object:
+        """What is there now; None if nothing is."""
+        try:
+            return self.container[self.key]  # type: ignore[index]
+        except (KeyError, IndexError):
+            return None
+
+
+def is_searched(kind: type, leaves: tuple[str, ...] = ()) -> bool:
+    """Whether objects of a class may lead to others.
+
+    Args:
+        kind: The class.
+        leaves: Names of more modules whose classes, and those that derive from them, do not.
+
+    """
+    module = _module_of(kind)
+    root = module.partition(".")[0]
+    if issubclass(kind, _PLAIN) or root in _TABLES or getattr(kind, "holds_no_order", False):
+        return False
+    if not issubclass(kind, (type, torch.nn.Module)):
+        if root in sys.stdlib_module_names and root not in _OPEN:
+            return False
+        if module.startswith(_LEAVES) and not module.startswith(_OURS):
+            return False
+    return not leaves or not any(_module_of(base).startswith(leaves) for base in kind.__mro__)
+
+
+def parts_of(value: object) -> Iterator[Part]:
+    """What an object leads to."""
+    kind = type(value)
+    yield from _entries(value, kind)
+    if isinstance(value, torch.nn.Module):
+        yield from _parts_of_module(value)
+    elif isinstance(value, types.FunctionType):
+        yield from _parts_of_function(value)
+    elif isinstance(value, types.MethodType):
+        yield from _held({"__self__": value.__self__, "__func__": value.__func__})
+    elif isinstance(value, functools.partial):
+        arguments = {str(number): one for number, one in enumerate(value.args)}
+        yield from _held({"func": value.func, **arguments, **value.keywords})
+    elif isinstance(value, (staticmethod, classmethod)):
+        yield from _held({"__func__": value.__func__})
+    elif isinstance(value, property):
+        yield from _held({"fget": value.fget, "fset": value.fset})
+    elif isinstance(value, type):
+        yield from _parts_of_class(value)
+    elif not isinstance(value, types.ModuleType):
+        yield from _attributes(value, kind)
+    if _is_of_script(_module_of(kind)):
+        yield _class(kind)
+
+
+def _entries(value: object, kind: type) -> Iterator[Part]:
+    """Of a container that reads its entries as its base does, without code of its own."""
+    if isinstance(value, dict) and getattr(kind, "__getitem__", None) is dict.__getitem__:
+        yield from _leading(value, [*islice(dict.keys(value), _ENTRIES)])
+    elif isinstance(value, (list, tuple, deque)) and getattr(kind, "__getitem__", None) in _INDEXED:
+        yield from _leading(value, range(min(len(value), _ENTRIES)))
+
+
+_INDEXED = (list.__getitem__, tuple.__getitem__, deque.__getitem__)
+
+
+def _held(parts: Mapping[str, object]) -> Iterator[Part]:
+    return _leading(parts, parts)
+
+
+def _leading(container: Mapping[str, object] | Sequence[object], keys: Iterable[str | int]) -> Iterator[Part]:
+    for key in keys:
+        part = Part(str(key), container, key)
+        if type(part.value()) not in _QUICK:
+            yield part
+
+
+def _attributes(value: object, kind: type) -> Iterator[Part]:
+    attributes = getattr(value, "__dict__", None)
+    if isinstance(attributes, dict):
+        yield from _leading(attributes, [name for name in [*attributes] if not str(name).startswith(_WATCH)])
+    slots = [name for base in kind.__mro__ for name in _slots(base) if hasattr(value, name)]
+    yield from _held({name: getattr(value, name) for name in slots})
+
+
+def _slots(kind: type) -> Sequence[str]:
+    names = vars(kind).get("__slots__", ()) if _is_of_script(_module_of(kind)) else ()
+    return [names] if isinstance(names, str) else [*names]
+
+
+def _parts_of_module(module: torch.nn.Module) -> Iterator[Part]:
+    attributes = vars(module)
+    yield from _leading(attributes, [name for name in [*attributes] if name not in _INTERNAL])
+    yield from _leading(module._modules, [*module._modules])
+
+
+def _parts_of_class(kind: type) -> Iterator[Part]:
+    """Generators of the class, and functions, whose code may name more."""
+    attributes = vars(kind)
+    yield from _leading(attributes, [*attributes])
+    yield from (_class(base) for base in kind.__bases__ if _is_of_script(_module_of(base)))
+
+
+def _class(kind: type) -> Part:
+    name = f"class {kind.__module__}.{kind.__qualname__}"
+    return Part(name, {name: kind}, name, is_global=True)
+
+
+def _parts_of_function(function: types.FunctionType) -> Iterator[Part]:
+    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=False)
+    yield from _held({name: cell.cell_contents for name, cell in cells if _is_filled(cell)})
+    yield from _held({str(number): one for number, one in enumerate(function.__defaults__ or ())})
+    yield from _held(function.__kwdefaults__ or {})
+    if _is_of_script(_module_of(function)):
+        yield from _globals(function.__globals__, _names(function.__code__), set())
+
+
+def _globals(scope: dict[str, object], names: frozenset[str], seen: set[int]) -> Iterator[Part]:
+    """Of a module, what code names; of a module that it names, too."""
+    seen.add(id(scope))
+    for name in sorted(names & scope.keys()):
+        value = scope[name]
+        if isinstance(value, types.ModuleType):
+            if _is_of_script(value.__name__) and id(vars(value)) not in seen:
+                yield from _globals(vars(value), names, seen)
+        elif not isinstance(value, (type, types.FunctionType)) or _is_of_script(_module_of(value)):
+            yield Part(f"global {scope.get('__name__')}.{name}", scope, name, is_global=True)
+
+
+@functools.lru_cache(maxsize=4096)
+def _names(code: types.CodeType) -> frozenset[str]:
+    within = (one for one in code.co_consts if isinstance(one, types.CodeType))
+    return frozenset(code.co_names).union(*map(_names, within))
+
+
+def _module_of(value: type | types.FunctionType) -> str:
+    """Where a class or function is defined; of some that are written in C it is not known."""
+    module: object = value.__module__
+    return module if isinstance(module, str) else "builtins"
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_of_script(module: str) -> bool:
+    root = module.partition(".")[0]
+    if root == "lightning_sagemaker":
+        return module.startswith("lightning_sagemaker.recipes")
+    return root == "__main__" or (root not in _CODE and root not in sys.stdlib_module_names)
+
+
+def _is_filled(cell: types.CellType) -> bool:
+    try:
+        return cell.cell_contents is not None
+    except ValueError:
+        return False
