@@ -8,6 +8,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from torch.utils.data import DataLoader
 
 from lightning_sagemaker import AutoResume
+from tests.conftest import new_process
 
 
 class Data(LightningDataModule):
@@ -46,6 +47,7 @@ class Model(LightningModule):
 
 
 def trained(folder, every, counts_steps, kinds=(Model, Data), seed=1, **options):
+    new_process()
     seed_everything(seed, verbose=False)
     model, data = kinds[0](counts_steps), kinds[1]()
     saves = ModelCheckpoint(folder, every_n_train_steps=1, save_top_k=-1, filename="{step}")
