@@ -1,13 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hooks of a start, and what a checkpoint has; tests/chaos/test_exchanged_weights.py has whole runs."""
 
+import contextlib
+
+import pytest
 import torch
 from lightning.pytorch import LightningModule, Trainer, seed_everything
 from lightning.pytorch.callbacks import ModelCheckpoint
 from torch.utils.data import DataLoader
 
-from lightning_sagemaker import AutoResume
+from lightning_sagemaker import AutoResume, SpotInterruption
+from lightning_sagemaker.callbacks.interruption import Interrupted
 from lightning_sagemaker.checkpoint import own_weights
+from lightning_sagemaker.checkpoint.start_hooks import _take_state
+from tests.callbacks.test_interruption import SignalAt
 from tests.conftest import new_process
 
 
@@ -64,3 +70,50 @@ def test_weights_of_which_there_is_no_copy_are_said_to_have_changed(tmp_path, mo
     begins = _fit(tmp_path, 2)
     assert begins[0] == (3, [[1.0, 1.0]], 0.25)
     assert sum("has changed the weights" in str(one.message) for one in recwarn) == 1
+
+
+class Switches(Module):
+    """Trains from its second epoch on with another optimizer."""
+
+    def __init__(self, make):
+        super().__init__()
+        self.make = make
+
+    def on_train_start(self):
+        """Changes nothing."""
+
+    def on_train_epoch_start(self):
+        if self.current_epoch == 1:
+            self.trainer.strategy.optimizers = [self.make(self.parameters())]
+
+    def configure_optimizers(self):
+        return torch.optim.Adam(self.parameters(), 0.1)
+
+
+def _switched(folder, make, stop=None):
+    seed_everything(1, verbose=False)
+    module, quiet = Switches(make), dict.fromkeys(("logger", "enable_progress_bar", "enable_model_summary"), False)
+    callbacks = [AutoResume(folder), SpotInterruption(folder, overhead=1.0), SignalAt(stop)]
+    trainer = Trainer(
+        accelerator="cpu", max_epochs=2, callbacks=callbacks, enable_checkpointing=False, default_root_dir=folder, **quiet
+    )  # fmt: skip
+    with contextlib.suppress(Interrupted):
+        trainer.fit(module, DataLoader(torch.ones(4, 2)))
+    return module.begins
+
+
+@pytest.mark.parametrize("make", [lambda p: torch.optim.AdamW(p, 0.01), lambda p: torch.optim.Adam(p, 0.02)])
+def test_an_optimizer_that_an_epochs_hook_makes_has_its_state(tmp_path, make):
+    alone = _switched(tmp_path / "alone", make)
+    assert len(alone) == 8
+    before, after = _switched(tmp_path / "parts", make, 4), _switched(tmp_path / "parts", make)
+    assert before + after == alone
+
+
+def test_an_optimizer_that_does_not_take_the_state_is_named(recwarn):
+    weight = torch.nn.Parameter(torch.ones(2))
+    loaded = torch.optim.SGD([weight], 0.1, momentum=0.9)
+    weight.sum().backward()
+    loaded.step()
+    _take_state(torch.optim.Adam([weight]), loaded)
+    assert "replaced an optimizer by Adam, which does not take" in str(recwarn.pop(UserWarning).message)

@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import wraps
 
-_MADE_WITH = "_made_with"
-
 
 class AsMade:
     """Mixed into a callback: a copy has its arguments, and nothing of a fit: no Trainer, threads or signal handlers."""
+
+    _made_with: tuple[tuple[object, ...], dict[str, object]] | None = None
 
     def __init_subclass__(cls) -> None:
         """Note the arguments of the outermost ``__init__``, of subclasses of the script's own too."""
@@ -20,7 +20,7 @@ class AsMade:
 
     def __getstate__(self) -> object:
         """The arguments."""
-        return vars(self)[_MADE_WITH]
+        return self._made_with
 
     def __setstate__(self, state: tuple[tuple[object, ...], dict[str, object]]) -> None:
         """Make it again."""
@@ -32,7 +32,7 @@ class AsMade:
 def _noting(make: Callable[..., None]) -> Callable[..., None]:
     @wraps(make)
     def noting(self: AsMade, *arguments: object, **named: object) -> None:
-        vars(self).setdefault(_MADE_WITH, (arguments, named))
+        self._made_with = self._made_with or (arguments, named)
         make(self, *arguments, **named)
 
     return noting

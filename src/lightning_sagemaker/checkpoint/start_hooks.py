@@ -13,6 +13,8 @@ from lightning_sagemaker._lightning import Callback, rank_zero_info, rank_zero_w
 from lightning_sagemaker.checkpoint.own_weights import OwnWeights, given_back, hooked, is_hooked, kept_on_cpu
 
 if TYPE_CHECKING:
+    from torch.optim import Optimizer
+
     from lightning_sagemaker._compat.loops import LoopEvents
     from lightning_sagemaker._types import DataFetcher, StateDict, Trainer
     from lightning_sagemaker.checkpoint.fit_random import FitRandom
@@ -48,6 +50,7 @@ class StartHooks:
         self._own: OwnWeights | None = None
         self._callbacks: list[tuple[Callback, StateDict]] = []
         self._groups: list[list[StateDict]] = []
+        self._optimizers: list[Optimizer] = []
         self.random: RandomState | None = None
         self.is_due = False
         self.joins: Callable[[], AbstractContextManager[None]] | None = None
@@ -67,7 +70,8 @@ class StartHooks:
 
     def _take_groups(self) -> None:
         if self._own is not None:
-            self._groups = [[_numbers(group) for group in one.param_groups] for one in self._trainer.optimizers]
+            self._optimizers = list(self._trainer.optimizers)
+            self._groups = [[_numbers(group) for group in one.param_groups] for one in self._optimizers]
 
     def _begin_epoch(self) -> None:
         self.random = self._generators.take() if hooked(self._trainer, (_EPOCH,)) is not None else None
@@ -113,8 +117,12 @@ class StartHooks:
         """After all of them: weights, the states of callbacks and the optimizers' settings are the checkpoint's."""
         own, self._own, callbacks, self._callbacks = self._own, None, self._callbacks, []
         groups, self._groups = self._groups, []
+        loaded, self._optimizers = self._optimizers, []
         if own is None:
             return
+        for before, now in zip(loaded, self._trainer.optimizers, strict=False):
+            if before is not now:
+                _take_state(now, before)
         changed = ["weights"] if own.are_exchanged() and own.are_kept else []
         own.load()
         if own.are_exchanged():
@@ -133,6 +141,18 @@ class StartHooks:
                 f"A hook of the start, such as on_train_start, has changed the {' and the '.join(dict.fromkeys(changed))}:"
                 " they are the checkpoint's again."
             )
+
+
+def _take_state(optimizer: Optimizer, loaded: Optimizer) -> None:
+    """An epoch's hook has put an optimizer into the place of the one that has loaded the checkpoint's state."""
+    try:
+        optimizer.load_state_dict(loaded.state_dict())
+    except (KeyError, RuntimeError, ValueError) as error:
+        rank_zero_warn(
+            f"on_train_epoch_start has replaced an optimizer by {type(optimizer).__name__}, which does not take the"
+            f" checkpoint's state ({type(error).__name__}: {error}) and starts without one. HINT: make the same optimizer in"
+            " configure_optimizers when a run is resumed."
+        )
 
 
 def _numbers(group: Mapping[str, object]) -> StateDict:
