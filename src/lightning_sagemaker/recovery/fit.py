@@ -87,7 +87,7 @@ class RecoveringFit(Callback):
         events = self._events = events_of(trainer)
         self._held = HeldState(trainer, resume, self._steps, number, self._replicas)
         self._hooks, self._is_told = HookCollectives(trainer.strategy.root_device), tells_of_weights(trainer)
-        resume.complete = lambda states: of_all_shards(states, self._rank.order, self._world_size, pl_module)
+        resume.complete = lambda states: of_all_shards(states, self._rank.order, self._world_size)
         inner = events.goes_on
         assert inner is not None
         events.goes_on = lambda run: self._run(lambda: inner(run))
