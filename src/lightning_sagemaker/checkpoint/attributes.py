@@ -37,6 +37,7 @@ from lightning_sagemaker.checkpoint.plain_values import (
 )
 from lightning_sagemaker.checkpoint.records import LIBRARIES, records_in
 from lightning_sagemaker.checkpoint.stored_values import LARGEST_STORED, NotStored, is_large, loaded, stored
+from lightning_sagemaker.checkpoint.unkept import Unkept
 
 if TYPE_CHECKING:
     from lightning_sagemaker._types import Trainer
@@ -66,6 +67,7 @@ class PlainAttributes:
         self._of_epoch: set[str] = set()
         self._begun: Held | None = None
         self._warned: set[str] = set()
+        self._unkept = Unkept(trainer)
 
     def _of(self) -> dict[str, object]:
         """Whose attributes they are, by name."""
@@ -97,6 +99,7 @@ class PlainAttributes:
         """The fit begins, or has: in a replacement before it takes over anything."""
         if self._begun is None:
             self._begun = self.now()
+            self._unkept.begin(self._of(), self._of_epoch)
 
     def now(self) -> Held:
         """Copies of the present values, for :meth:`put`."""
@@ -169,6 +172,7 @@ class PlainAttributes:
                             self._say(f"{owner}.{name}", error)
         if objects := states_of(self._trainer, self._of(), self._say):
             found[OBJECTS] = objects
+        self._unkept.look(self._of(), self._of_epoch)
         return found
 
     def _say(self, name: str, why: NotStored) -> None:
