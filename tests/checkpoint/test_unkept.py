@@ -30,18 +30,19 @@ class Rows(Dataset):
 
 
 class Quiet(LightningModule):
-    """Nothing that it changes is lost: means of an epoch or a validation, the last loss, caches, times, a buffer."""
+    """Nothing that it changes matters: means of an epoch or a validation, the last loss, a record, caches, times."""
 
     def __init__(self):
         super().__init__()
         self.layer = torch.nn.Sequential(torch.nn.Linear(4, 1), torch.nn.Dropout(0.1))
-        self.outputs, self.validated, self.sum, self.table, self.kept = [], [], 0.0, None, 0
+        self.outputs, self.validated, self.sum, self.table, self.kept, self.record = [], [], 0.0, None, 0, []
         self.at = self.waited = 0.0
         self.register_buffer("count", torch.zeros(()))
 
     def training_step(self, batch, index):
         self.loss = self.layer(batch).square().mean()
         self.outputs.append(self.loss.detach())
+        self.record.append(index)
         self.log("loss", self.loss)
         if self.table is None:
             self.table = torch.ones(4)

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from lightning_sagemaker._types import Trainer
 
 _CLOCKS: tuple[Callable[[], float], ...] = (time.time, time.monotonic, time.perf_counter)
-_SAID = (int, float, complex, str, torch.Tensor, np.ndarray, np.generic, list, deque)
-"""Kinds of values: dicts and sets are often caches."""
+_SAID = (int, float, complex, str, torch.Tensor, np.ndarray, np.generic, deque)
+"""Kinds of values: dicts and sets are often caches, lists records for a plot; a deque may be a replay buffer."""
 _END = ("on_train_epoch_end",)
 _WHEN = ("start", "epoch_start", "epoch_end", "end")
 _RESETS = ("on_train_batch_start", *(f"on_validation_{when}" for when in _WHEN))
