@@ -67,7 +67,7 @@ class Saved(Counts):
 def trained():
     """A Trainer as far as attributes go, and what looks at them."""
     module, callbacks = Module(), [Counts(), Saved()]
-    trainer = SimpleNamespace(lightning_module=module, callbacks=callbacks)
+    trainer = SimpleNamespace(lightning_module=module, callbacks=callbacks, datamodule=None)
     children = named_modules(module)
     attributes = PlainAttributes(trainer, lambda: children)
     attributes.begin()

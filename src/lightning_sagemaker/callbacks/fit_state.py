@@ -202,7 +202,7 @@ class FitState:
         return {
             "random": self.random.take(),
             "epoch_random": self.start.random,
-            "metrics": metric_states(children, loop._results, loop.val_loop._results),
+            "metrics": metric_states(trainer, children),
             "memory": trainer_memory(trainer),
             "loaders": self.loaders.positions(taken),
             "flags": module_flags(children, parameters),
@@ -317,7 +317,7 @@ class FitState:
         restore_buffers(buffers_of(trainer), own["buffers"])
         restore_module_flags(trainer.lightning_module, own.get("flags"))
         self.attributes.load(own.get("attributes", {}))
-        restore_metrics(trainer.lightning_module, own["metrics"])
+        restore_metrics(trainer, own["metrics"])
         restore_callback_states(trainer, own["callbacks"] or {})
         restore_trainer_memory(trainer, own["memory"])
         if phase is not Phase.BETWEEN:

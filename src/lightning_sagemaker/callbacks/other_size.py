@@ -40,8 +40,8 @@ def restore_from_other_ranks(
         f" {loaded['accumulate']} times; now it is {size}, {here} and"
         f" {trainer.accumulate_grad_batches}. {' '.join(filter(None, rest))} Random numbers (dropout) differ."
     )
-    metrics = merged_metrics(trainer.lightning_module, [one["metrics"] for one in ranks], rank, size)
-    restore_metrics(trainer.lightning_module, metrics)
+    metrics = merged_metrics(trainer, [one["metrics"] for one in ranks], rank, size)
+    restore_metrics(trainer, metrics)
     restore_trainer_memory(trainer, ranks[0]["memory"])
     restore_module_flags(trainer.lightning_module, ranks[0].get("flags"))
     attributes.load(of_another_number([one.get("attributes", {}) for one in ranks], rank, size))

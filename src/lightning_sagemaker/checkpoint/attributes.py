@@ -19,6 +19,7 @@ from lightning_sagemaker._compat.trainer import callbacks_of
 from lightning_sagemaker._lightning import Callback, rank_zero_warn
 from lightning_sagemaker.checkpoint.epoch_names import names_reset
 from lightning_sagemaker.checkpoint.module_walk import Children
+from lightning_sagemaker.checkpoint.own_states import OBJECTS, load_states, states_of
 from lightning_sagemaker.checkpoint.plain_values import (
     EXACT,
     KEPT,
@@ -36,6 +37,7 @@ from lightning_sagemaker.checkpoint.plain_values import (
 )
 from lightning_sagemaker.checkpoint.records import LIBRARIES, records_in
 from lightning_sagemaker.checkpoint.stored_values import LARGEST_STORED, NotStored, is_large, loaded, stored
+from lightning_sagemaker.checkpoint.unkept import Unkept
 
 if TYPE_CHECKING:
     from lightning_sagemaker._types import Trainer
@@ -65,6 +67,7 @@ class PlainAttributes:
         self._of_epoch: set[str] = set()
         self._begun: Held | None = None
         self._warned: set[str] = set()
+        self._unkept = Unkept(trainer)
 
     def _of(self) -> dict[str, object]:
         """Whose attributes they are, by name."""
@@ -96,6 +99,7 @@ class PlainAttributes:
         """The fit begins, or has: in a replacement before it takes over anything."""
         if self._begun is None:
             self._begun = self.now()
+            self._unkept.begin(self._of(), self._of_epoch)
 
     def now(self) -> Held:
         """Copies of the present values, for :meth:`put`."""
@@ -150,7 +154,7 @@ class PlainAttributes:
             assign(owners[name], {key: filled(own.get(key), value) for key, value in values[name].items()})
 
     def stored(self) -> dict[str, Values]:
-        """An epoch's own numbers of those that have changed, as a checkpoint can hold them.
+        """An epoch's own numbers of those that have changed, and objects' states, as a checkpoint can hold them.
 
         Others are not stored: as in Lightning, a script begins with those that it sets.
         """
@@ -166,13 +170,16 @@ class PlainAttributes:
                     except NotStored as error:
                         if is_plain(value) and not [*records_in(name, value, is_plain)]:
                             self._say(f"{owner}.{name}", error)
+        if objects := states_of(self._trainer, self._of(), self._say):
+            found[OBJECTS] = objects
+        self._unkept.look(self._of(), self._of_epoch)
         return found
 
     def _say(self, name: str, why: NotStored) -> None:
         if name not in self._warned:
             self._warned.add(name)
             rank_zero_warn(
-                f"Checkpoints do not hold {name}, which {why}: a run resumed within the epoch begins without it."
+                f"Checkpoints do not hold {name}, which {why}: a run that is resumed begins without it."
                 " HINT: keep numbers, tensors, sums or a metric of torchmetrics."
             )
 
@@ -180,8 +187,13 @@ class PlainAttributes:
         """Take over what :meth:`stored` has returned in an earlier job."""
         device = self._trainer.strategy.root_device
         self.adopt(
-            {name: {key: loaded(value, device) for key, value in found.items()} for name, found in values.items()}
+            {
+                name: {key: loaded(value, device) for key, value in found.items()}
+                for name, found in values.items()
+                if name != OBJECTS
+            }
         )
+        load_states(self._trainer, self._of(), dict(values.get(OBJECTS, {})))
 
 
 def _entry(value: object) -> object:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dis
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from types import CodeType
 
 HOOKS = ("on_train_epoch_start", "on_train_epoch_end")
@@ -22,14 +22,15 @@ _EMPTIES = frozenset({"clear", "pop", "popleft", "reset", "zero_", "fill_"})
 _LIBRARIES = frozenset({"builtins", "torch", "lightning", "pytorch_lightning"})
 
 
-def names_reset(kind: type) -> set[str]:
+def names_reset(kind: type, hooks: Iterable[str] = HOOKS) -> set[str]:
     """Names of the attributes that a class's hooks, and what they call of its methods, set or empty.
 
     Args:
         kind: A class of the script. Names of attributes of other objects that they set are included.
+        hooks: Which ones.
 
     """
-    pending = [code for hook in HOOKS for code in _codes(kind, hook)]
+    pending = [code for hook in hooks for code in _codes(kind, hook)]
     found: set[str] = set()
     seen: set[CodeType] = set()
     while pending:

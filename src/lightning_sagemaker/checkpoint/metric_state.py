@@ -10,9 +10,10 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypedDict, cast
 
 import torch
-from torch import nn
 
-from lightning_sagemaker.checkpoint.module_walk import Children, named_modules
+from lightning_sagemaker.checkpoint.metric_places import metrics_of
+from lightning_sagemaker.checkpoint.metric_values import own_values, set_values, track
+from lightning_sagemaker.checkpoint.module_walk import Children
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -22,10 +23,11 @@ if TYPE_CHECKING:
 
 
 class MetricEntry(TypedDict):
-    """A metric of torchmetrics: how often it was updated, and its states."""
+    """A metric of torchmetrics: how often it was updated, its states, and what else it holds."""
 
     count: int
     states: dict[str, list[Tensor] | Tensor]
+    own: dict[str, object]
 
 
 class LoggedEntry(TypedDict):
@@ -41,6 +43,7 @@ class MetricStates(TypedDict):
 
     metrics: dict[str, MetricEntry]
     logged: dict[str, LoggedEntry]
+    trackers: dict[str, int]
 
 
 _LOGGED = ("value", "cumulated_batch_size")
@@ -60,33 +63,38 @@ _SETTINGS = (
 """Arguments of ``self.log``, by name."""
 
 
-def metric_states(children: Children, results: ResultCollection, evaluated: ResultCollection) -> MetricStates:
+def metric_states(trainer: Trainer, children: Children) -> MetricStates:
     """The states of this process, as plain containers and tensors.
 
+    Metrics that are logged in validation have none to resume from: Lightning resets them after the last hook of a
+    validation, in which checkpoints are saved.
+
     Args:
-        children: :func:`~.module_walk.named_modules` of the LightningModule.
-        results: The Trainer's collection of values logged in training.
-        evaluated: That of validation. Its metrics have no state to resume from: Lightning resets them after the last
-            hook of a validation, in which checkpoints are saved.
+        trainer: Whose module and callbacks have the metrics.
+        children: :func:`~.module_walk.named_modules` of the module.
 
     """
-    over = {id(getattr(value, "value", None)) for value in evaluated.values()}
-    own = entries_of({name: one for name, one in metrics_in(children) if one._update_count and id(one) not in over})
-    logged = {key: _logged_state(metric) for key, metric in results.items() if _is_kept(metric)}
-    return {"metrics": own, "logged": logged}
-
-
-def restore_metrics(module: nn.Module, states: MetricStates) -> None:
-    """Restore the module's metrics from :func:`metric_states`; missing ones are unchanged."""
-    restore_entries(dict(metrics_in(named_modules(module))), states["metrics"])
+    loop, held = trainer.fit_loop.epoch_loop, metrics_of(trainer, children)
+    over = {id(getattr(value, "value", None)) for value in loop.val_loop._results.values()}
+    entries = entries_of({name: metric for name, metric in held.metrics.items() if id(metric) not in over})
+    own = {name: entry for name, entry in entries.items() if entry["count"] or entry["own"]}
+    logged = {key: _logged_state(metric) for key, metric in loop._results.items() if _is_kept(metric)}
+    return {"metrics": own, "logged": logged, "trackers": {key: one.n_steps for key, one in held.trackers.items()}}
 
 
 def entries_of(metrics: Mapping[str, Metric]) -> dict[str, MetricEntry]:
     """The states of metrics."""
-    return {
-        name: {"count": metric._update_count, "states": _copied(metric.metric_state)}
-        for name, metric in metrics.items()
-    }
+    return {name: _entry(metric) for name, metric in metrics.items()}
+
+
+def _entry(metric: Metric) -> MetricEntry:
+    count, own = metric._update_count, own_values(metric)  # wrappers do not count
+    return {"count": count, "states": _copied(metric.metric_state) if count or own else {}, "own": own}
+
+
+def restore_metrics(trainer: Trainer, states: MetricStates) -> None:
+    """Restore the metrics of :func:`metric_states`; missing ones are unchanged."""
+    restore_entries(_tracked(trainer, states), states["metrics"])
 
 
 def restore_entries(metrics: Mapping[str, Metric], entries: Mapping[str, MetricEntry]) -> None:
@@ -98,6 +106,16 @@ def restore_entries(metrics: Mapping[str, Metric], entries: Mapping[str, MetricE
         for state, value in entry["states"].items():
             setattr(metric, state, _on(value, metric.device))
         metric._update_count, metric._computed = entry["count"], None
+        set_values(metric, entry.get("own", {}))
+
+
+def _tracked(trainer: Trainer, states: MetricStates) -> dict[str, Metric]:
+    """All metrics, once trackers have as many steps as they had."""
+    trackers = metrics_of(trainer).trackers
+    for name, steps in states.get("trackers", {}).items():
+        if name in trackers:
+            track(trackers[name], steps)
+    return metrics_of(trainer).metrics
 
 
 def restore_logged(trainer: Trainer, states: MetricStates) -> None:
@@ -107,22 +125,21 @@ def restore_logged(trainer: Trainer, states: MetricStates) -> None:
         _log_again(trainer, results, entry)
 
 
-def merged_metrics(module: nn.Module, ranks: list[MetricStates], rank: int, world_size: int) -> MetricStates:
+def merged_metrics(trainer: Trainer, ranks: list[MetricStates], rank: int, world_size: int) -> MetricStates:
     """This rank's share of the states of another number of ranks; in total they are the same.
 
     Args:
-        module: The LightningModule.
+        trainer: Whose metrics they are.
         ranks: The :func:`metric_states` of each.
         rank: Rank of this process among ``world_size``.
         world_size: Current number of processes.
 
     """
-    metrics = dict(metrics_in(named_modules(module)))
-    own = ranks[rank::world_size]
-    found: MetricStates = {"metrics": merged_entries(metrics, [one["metrics"] for one in own]), "logged": {}}
+    metrics, found, own = _tracked(trainer, ranks[0]), without_sums(ranks[0]), ranks[rank::world_size]
+    found["metrics"] |= merged_entries(metrics, [one["metrics"] for one in own])
     for key in ranks[0]["logged"]:
-        entries = [states["logged"][key] for states in own if key in states["logged"]]
-        found["logged"][key] = _sum_of(ranks[0]["logged"][key], entries)
+        logged = [states["logged"][key] for states in own if key in states["logged"]]
+        found["logged"][key] = _sum_of(ranks[0]["logged"][key], logged)
     return found
 
 
@@ -130,6 +147,27 @@ def merged_entries(metrics: Mapping[str, Metric], ranks: list[dict[str, MetricEn
     """One rank's states from :func:`entries_of` several; those of metrics that are no longer there are left out."""
     names = {name: None for entries in ranks for name in entries if name in metrics}
     return {name: _merged([one[name] for one in ranks if name in one], metrics[name]) for name in names}
+
+
+def of_lost_rank(states: MetricStates) -> MetricStates:
+    """What a rank has that replaces a lost one, whose sums are lost, from the sender's, which has the same names.
+
+    What is reduced over ranks begins empty, so that nothing counts twice. Of what each rank logs for itself the sender's
+    sums stand in: without a further batch in the epoch the mean of nothing, which is nan, would stop an early stopping.
+    """
+    found, logged = without_sums(states), states["logged"]
+    found["logged"] |= {key: one for key, one in logged.items() if not one["settings"]["sync_dist"]}
+    return found
+
+
+def without_sums(states: MetricStates) -> MetricStates:
+    """Without what has been added up: all ranks have the same names and trackers."""
+    kept = {name: entry for name, entry in states["metrics"].items() if entry.get("own")}
+    return {
+        "metrics": {name: {"count": 0, "states": {}, "own": entry["own"]} for name, entry in kept.items()},
+        "logged": {key: _sum_of(entry, []) for key, entry in states["logged"].items()},
+        "trackers": states.get("trackers", {}),
+    }
 
 
 def _merged(entries: list[MetricEntry], metric: Metric) -> MetricEntry:
@@ -142,7 +180,7 @@ def _merged(entries: list[MetricEntry], metric: Metric) -> MetricEntry:
                 states[name] = [*before, *value]
             elif callable(reduce) and isinstance(before, torch.Tensor):
                 states[name] = reduce(torch.stack([before, value]))
-    return {"count": sum(entry["count"] for entry in entries), "states": states}
+    return {**entries[0], "count": sum(entry["count"] for entry in entries), "states": states}
 
 
 def _sum_of(like: LoggedEntry, entries: list[LoggedEntry]) -> LoggedEntry:

@@ -13,7 +13,7 @@ LIBRARIES = frozenset(
 _MOST = 100
 """Entries of a container that is searched."""
 _known: dict[type, bool] = {}
-"""What :func:`_is_of_script` has found."""
+"""What :func:`is_of_script` has found."""
 
 
 def records_in(name: str, value: object, is_plain: Callable[[object], bool]) -> Iterator[tuple[str, object]]:
@@ -36,11 +36,11 @@ def records_in(name: str, value: object, is_plain: Callable[[object], bool]) -> 
     else:
         entries = [("", value)]
     for key, entry in entries:
-        if _is_of_script(type(entry)) and all(map(is_plain, vars(entry).values())):
+        if is_of_script(type(entry)) and all(map(is_plain, vars(entry).values())):
             yield f"{name}.{key}".rstrip("."), entry
 
 
-def _is_of_script(kind: type) -> bool:
+def is_of_script(kind: type) -> bool:
     """Whether a class and those it derives from have nothing of a library in them, nor a ``state_dict``."""
     if kind not in _known:
         packages = {base.__module__.partition(".")[0] for base in kind.__mro__ if base is not object}

@@ -87,7 +87,7 @@ class RecoveringFit(Callback):
         events = self._events = events_of(trainer)
         self._held = HeldState(trainer, resume, self._steps, number, self._replicas)
         self._hooks, self._is_told = HookCollectives(trainer.strategy.root_device), announces_weight_update(trainer)
-        resume.complete = lambda states: of_all_shards(states, self._rank.order, self._world_size, pl_module)
+        resume.complete = lambda states: of_all_shards(states, self._rank.order, self._world_size)
         inner = events.run_override
         assert inner is not None
         events.run_override = lambda run: self._run(lambda: inner(run))

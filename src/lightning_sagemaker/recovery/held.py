@@ -13,15 +13,13 @@ from collections.abc import Sequence
 from enum import IntEnum
 from typing import Any, cast
 
-from torch import nn
-
 from lightning_sagemaker._compat.connectors import plain_copy
 from lightning_sagemaker._compat.in_job import end_batch_hooks, end_batch_saves, forget_interruption
 from lightning_sagemaker._compat.reloads import request_as_others
 from lightning_sagemaker.callbacks.fit_entries import FitEntry, RankState
 from lightning_sagemaker.callbacks.fit_state import FitState
 from lightning_sagemaker.checkpoint.attributes import Held
-from lightning_sagemaker.checkpoint.metric_state import MetricStates, merged_metrics
+from lightning_sagemaker.checkpoint.metric_state import of_lost_rank
 from lightning_sagemaker.recovery import shards
 from lightning_sagemaker.recovery.bars import is_bar
 from lightning_sagemaker.recovery.refused import CannotRecover
@@ -208,43 +206,27 @@ class HeldState:
         self.attributes.adopt(state["attributes"])
         self._plain = self.attributes.now()
         held = state["held"]
-        held["own"]["metrics"] = _of_lost_rank(trainer.lightning_module, held["own"]["metrics"])
+        held["own"]["metrics"] = of_lost_rank(held["own"]["metrics"])
         shards.as_shard(held["own"]["loaders"], self._shard)
         self._held, self._at, self._steps.seed = held, state["at"], state["seed"]
 
 
-def of_all_shards(
-    states: Sequence[RankState], order: Sequence[int], world_size: int, module: nn.Module
-) -> list[RankState]:
+def of_all_shards(states: Sequence[RankState], order: Sequence[int], world_size: int) -> list[RankState]:
     """States for a checkpoint, by shard, so that it can be resumed by the complete job.
 
     Args:
         states: One of each rank of the quorum.
         order: Their ranks in the job.
         world_size: Shards of the job. One whose rank is lost gets the first rank's state, as a replacement would.
-        module: The one that is trained.
 
     """
     found = dict(zip(order, states, strict=True))
     for shard in range(world_size):
         if shard not in found:
             found[shard] = copy.deepcopy(states[0])
-            found[shard]["metrics"] = _of_lost_rank(module, states[0]["metrics"])
+            found[shard]["metrics"] = of_lost_rank(states[0]["metrics"])
         shards.as_shard(found[shard]["loaders"], shard)
     return [found[shard] for shard in range(world_size)]
-
-
-def _of_lost_rank(module: nn.Module, sender: MetricStates) -> MetricStates:
-    """What a lost rank had summed up is lost; names are the sender's, as all ranks log the same ones.
-
-    What is reduced over ranks begins empty, so that nothing counts twice. Of what each rank logs for itself the sender's
-    sums stand in: without a further batch in the epoch the mean of nothing, which is nan, would stop an early stopping.
-    """
-    found = merged_metrics(module, [sender], 1, 2)
-    found["logged"] |= {
-        key: copy.deepcopy(one) for key, one in sender["logged"].items() if not one["settings"]["sync_dist"]
-    }
-    return found
 
 
 def _flags(callback: Any) -> dict[str, bool]:

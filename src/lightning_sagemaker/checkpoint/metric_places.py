@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a script keeps its torchmetrics: among the module's children, in containers of attributes, and in callbacks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+from torch import nn
+from torchmetrics import Metric, MetricTracker
+
+from lightning_sagemaker._compat.trainer import callbacks_of
+from lightning_sagemaker.checkpoint.module_walk import Children, named_modules
+from lightning_sagemaker.checkpoint.plain_values import EXACT, KEPT
+from lightning_sagemaker.checkpoint.records import LIBRARIES, is_of_script
+
+if TYPE_CHECKING:
+    from lightning_sagemaker._types import Trainer
+
+_MOST, _DEEPEST = 100, 3
+"""Entries of a container that is searched, and how deep."""
+
+
+class Metrics(NamedTuple):
+    """Those of a Trainer, by name.
+
+    Attributes:
+        metrics: Each once, with those within wrappers and collections.
+        trackers: These are lists of metrics, which become longer.
+
+    """
+
+    metrics: dict[str, Metric]
+    trackers: dict[str, MetricTracker]
+
+
+def metrics_of(trainer: Trainer, children: Children | None = None) -> Metrics:
+    """Find them.
+
+    Args:
+        trainer: Whose they are.
+        children: :func:`~.module_walk.named_modules` of its module, if at hand.
+
+    """
+    children = named_modules(trainer.lightning_module) if children is None else children
+    found, seen = Metrics({}, {}), {id(child) for _, child in children}
+    _add(found, children)
+    for name, module in _held(trainer, children):
+        if id(module) not in seen:
+            seen.add(id(module))
+            _add(found, [(f"{name}.{key}".rstrip("."), child) for key, child in named_modules(module)])
+    return found
+
+
+def _add(found: Metrics, children: Children) -> None:
+    known = {id(one) for one in found.metrics.values()}
+    for name, child in children:
+        if isinstance(child, MetricTracker):
+            found.trackers[name] = child
+        elif isinstance(child, Metric) and id(child) not in known:
+            found.metrics[name] = child
+
+
+def _held(trainer: Trainer, children: Children) -> Iterator[tuple[str, nn.Module]]:
+    """Modules in attributes that are not among a module's children."""
+    own = [(name, child) for name, child in children if not _is_library(child)]
+    callbacks = [(f"callbacks.{n}.{type(one).__name__}", one) for n, one in enumerate(callbacks_of(trainer))]
+    for name, owner in [*own, *[pair for pair in callbacks if not _is_library(pair[1])]]:
+        for key, value in [*vars(owner).items()]:
+            if key not in KEPT and type(value) not in EXACT:
+                yield from _within(f"{name}.{key}".lstrip("."), value, _DEEPEST)
+
+
+def _within(name: str, value: object, depth: int) -> Iterator[tuple[str, nn.Module]]:
+    entries: Iterable[tuple[object, object]] = ()
+    if isinstance(value, nn.Module):
+        yield name, value
+    elif depth and isinstance(value, dict) and len(value) <= _MOST:
+        entries = [*value.items()]
+    elif depth and isinstance(value, (list, tuple)) and len(value) <= _MOST:
+        entries = enumerate(value)
+    elif depth and type(value) not in EXACT and is_of_script(type(value)):
+        entries = [*vars(value).items()]
+    for key, entry in entries:
+        yield from _within(f"{name}.{key}", entry, depth - 1)
+
+
+def _is_library(owner: object) -> bool:
+    return type(owner).__module__.partition(".")[0] in LIBRARIES

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Objects with a ``state_dict`` in a script's attributes: a schedule or a scaler that it steps itself, an average."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+import torch
+from torch import nn
+from torch.amp import GradScaler
+from torch.optim.lr_scheduler import LRScheduler
+from torch.utils.data import Dataset, Sampler
+
+from lightning_sagemaker._lightning import Callback
+from lightning_sagemaker.checkpoint.plain_values import EXACT, KEPT, Values, is_sendable
+from lightning_sagemaker.checkpoint.records import LIBRARIES
+from lightning_sagemaker.checkpoint.stored_values import NotStored, is_large, loaded, stored
+
+if TYPE_CHECKING:
+    from lightning_sagemaker._types import Trainer
+
+OBJECTS = "state_dicts"
+"""Their key among the attributes of a rank."""
+_MOST = 100
+"""Entries of a container that is searched."""
+_TORCHS = (LRScheduler, GradScaler)
+_OTHERS = (nn.Module, torch.optim.Optimizer, Dataset, Sampler, Callback)
+"""What has a ``state_dict`` as well, and is restored elsewhere, or too large."""
+
+
+@runtime_checkable
+class _Stateful(Protocol):
+    def state_dict(self) -> Values: ...
+    def load_state_dict(self, state_dict: Values, /) -> object: ...
+
+
+def states_of(trainer: Trainer, owners: Mapping[str, object], say: Callable[[str, NotStored], None]) -> Values:
+    """Their states by name, as a checkpoint can hold them.
+
+    Args:
+        trainer: It restores the schedules that it has itself.
+        owners: Whose attributes are searched, by name.
+        say: Called with the name of one that cannot be held, and why.
+
+    """
+    found: Values = {}
+    for name, one in _objects(trainer, owners):
+        try:
+            found[name] = _state(one)
+        except NotStored as error:
+            say(name, error)
+    return found
+
+
+def load_states(trainer: Trainer, owners: Mapping[str, object], states: Values) -> None:
+    """Restore what :func:`states_of` has returned; what is not there any more is left out."""
+    device = trainer.strategy.root_device
+    for name, one in _objects(trainer, owners):
+        if name in states:
+            state = loaded(states[name], device)
+            assert isinstance(state, dict)
+            one.load_state_dict(state)
+
+
+def _state(one: _Stateful) -> object:
+    state = one.state_dict()
+    # Tensors are counted before they are copied.
+    if is_large(_flat(state)):
+        raise NotStored("has a state_dict that is large")
+    if type(state) is not dict or not is_sendable(state):
+        raise NotStored("has a state_dict with more than plain values and tensors")
+    return stored(state)
+
+
+def _flat(value: object) -> list[object]:
+    if isinstance(value, dict):
+        return [_flat(entry) for entry in value.values()]
+    return [value]
+
+
+def _objects(trainer: Trainer, owners: Mapping[str, object]) -> Iterator[tuple[str, _Stateful]]:
+    seen = {id(config.scheduler) for config in trainer.lr_scheduler_configs}
+    for owner, holder in owners.items():
+        for key, value in [*vars(holder).items()]:
+            if key not in KEPT and type(value) not in EXACT:
+                for name, one in _entries(f"{owner}.{key}", value):
+                    if id(one) not in seen and isinstance(one, _Stateful) and _is_kept(one):
+                        seen.add(id(one))
+                        yield name, one
+
+
+def _entries(name: str, value: object) -> Iterable[tuple[str, object]]:
+    if isinstance(value, dict) and len(value) <= _MOST:
+        return [(f"{name}.{key}", entry) for key, entry in value.items()]
+    if isinstance(value, (list, tuple)) and len(value) <= _MOST:
+        return [(f"{name}.{number}", entry) for number, entry in enumerate(value)]
+    return [(name, value)]
+
+
+def _is_kept(one: object) -> bool:
+    """Not a loader either: their positions are kept."""
+    is_library = type(one).__module__.partition(".")[0] in LIBRARIES
+    return isinstance(one, _TORCHS) or not (is_library or isinstance(one, _OTHERS) or hasattr(one, "__iter__"))
