@@ -21,6 +21,7 @@ from lightning.pytorch.demos.boring_classes import BoringModel
 from lightning_sagemaker import AutoResume
 from lightning_sagemaker.checkpoint.atomic_write import CheckpointError
 from lightning_sagemaker.checkpoint.own_globals import may_hold, own_globals
+from tests.conftest import new_process
 
 
 class Kind(enum.Enum):
@@ -73,6 +74,7 @@ VALUES = {
 
 
 def train(folder, epochs, values, callbacks=()):
+    new_process()
     quiet = dict.fromkeys(("logger", "enable_progress_bar", "enable_model_summary", "enable_checkpointing"), False)
     module = Module(**values)
     trainer = Trainer(

@@ -38,7 +38,7 @@ class Requests:
     """Remembers the states of random number generators at the last requests for loaders.
 
     Args:
-        trainer: Of whose fit.
+        trainer: The Trainer of the fit.
         events: Events of the fit.
         take: Returns the states.
         put: Restores them.

@@ -36,7 +36,7 @@ class FitRandom:
     Those of a data set that is made for a loader only are part of the loader's position.
 
     Args:
-        trainer: Of whose fit.
+        trainer: The Trainer of the fit.
         events: Events of the fit.
         loaders: Its loaders.
 
