@@ -50,7 +50,7 @@ def is_contract_variable(name: str) -> bool:
 
 def new_process() -> None:
     """What follows in a test stands for another process: none of its fits has completed."""
-    if (module := sys.modules.get("lightning_sagemaker.callbacks.auto_resume")) is not None:
+    if (module := sys.modules.get("lightning_sagemaker.callbacks.completed_fits")) is not None:
         module._COMPLETED.clear()
 
 

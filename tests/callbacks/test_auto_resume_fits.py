@@ -13,7 +13,7 @@ from lightning.pytorch.tuner import Tuner
 from torch.utils.data import DataLoader
 
 from lightning_sagemaker import AutoResume, SpotInterruption
-from lightning_sagemaker.callbacks import auto_resume
+from lightning_sagemaker.callbacks import completed_fits
 from lightning_sagemaker.callbacks.interruption import Interrupted
 from tests.conftest import new_process
 
@@ -95,7 +95,7 @@ def test_each_fit_resumes_from_its_own(stop, tmp_path):
 
 def test_a_completed_fit_says_that_it_is_not_resumed_from(tmp_path, caplog):
     folds(tmp_path, stop=(1, 3), every=timedelta(0))
-    auto_resume._COMPLETED[str(tmp_path)] = 3
+    completed_fits._COMPLETED[str(tmp_path)] = 3
     with caplog.at_level("INFO"):
         trainer_of(tmp_path).fit(Module(), DataLoader(DATA, 4))
     assert "of another fit of this script, not resumed from. HINT: to continue from it, pass ckpt_path=" in caplog.text

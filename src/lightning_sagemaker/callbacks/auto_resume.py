@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import inspect
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +13,7 @@ from lightning_sagemaker._compat.loops import LoopEvents, events_of
 from lightning_sagemaker._compat.trainer import is_tuning
 from lightning_sagemaker._lightning import Callback, rank_zero_info
 from lightning_sagemaker.callbacks.as_made import AsMade
+from lightning_sagemaker.callbacks.completed_fits import complete, completed
 from lightning_sagemaker.callbacks.fit_state import FitState
 from lightning_sagemaker.callbacks.late_saves import LateSaves
 from lightning_sagemaker.callbacks.logged_runs import load_logged_runs, save_logged_runs
@@ -24,10 +24,6 @@ from lightning_sagemaker.checkpoint.find import STATE, find_checkpoint
 
 if TYPE_CHECKING:
     from lightning_sagemaker._types import Checkpoint, LightningModule, PathLike, Trainer
-
-
-_COMPLETED = Counter[str]()
-"""How many fits this process has completed, by the folder of their checkpoints: a later one has checkpoints of its own."""
 
 
 class AutoResume(AsMade, Callback):
@@ -73,7 +69,7 @@ class AutoResume(AsMade, Callback):
             self._ended = None
             self._state = FitState(trainer, self._events, lambda: self.steps_are_long)
             self._late_saves = LateSaves(trainer, self._events)
-            self.fits = _COMPLETED[checkpoint_folder(trainer, self._dirpath)]
+            self.fits = completed(checkpoint_folder(trainer, self._dirpath))
             # The Trainer's own ckpt_path may be that of an evaluation before, or of a finder's trial.
             self._taken.take(trainer._checkpoint_connector, "_restore_modules_and_callbacks", self._restoring(trainer))
 
@@ -185,7 +181,7 @@ class AutoResume(AsMade, Callback):
         """Restore the Trainer and its loaders to their original state; a script may still save."""
         if self._state is not None:
             if self._state.runs:
-                _COMPLETED[checkpoint_folder(trainer, self._dirpath)] += 1
+                complete(checkpoint_folder(trainer, self._dirpath))
             self._state.end()
             self._ended = self._state
         self._release()

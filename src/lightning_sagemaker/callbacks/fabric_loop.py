@@ -140,6 +140,7 @@ class InterruptibleLoop:
                     self.epoch += 1
                     self._stop()
                 self._training.asked(self.step, 1, waits=True)  # whoever was elsewhere for long is asked soon
+            self._state.complete()
         finally:
             self._release()
 

@@ -11,6 +11,7 @@ from torch import nn
 
 from lightning_sagemaker._compat.fabric import iterations, set_iterations, wrapped_module
 from lightning_sagemaker._lightning import TorchCheckpointIO, rank_zero_info, rank_zero_warn
+from lightning_sagemaker.callbacks.completed_fits import complete, completed
 from lightning_sagemaker.callbacks.fabric_data import KEEP_DATA, LoopData
 from lightning_sagemaker.callbacks.fabric_values import (
     as_with,
@@ -76,7 +77,7 @@ class FabricState:
         self.weights = LoopWeights()
         self._loader: object = None
         self._ended: Position | None = None
-        self._calls = self._samples_before = self._batch_before = 0
+        self._calls = self._samples_before = self._batch_before = self._loops = 0
         if type(fabric.strategy.checkpoint_io) is TorchCheckpointIO:
             fabric.strategy.checkpoint_io = _Noting()
 
@@ -205,22 +206,26 @@ class FabricState:
     def write(self, step: int, entry: LoopEntry) -> Path:
         """Write a checkpoint with a loop's position, and remove older ones. Collective."""
         ranks = self._fabric.world_size
-        path = self._folder / name_of(step)
+        path = self._folder / name_of(step, self._loops)
         content, others = self._data.content()
         written: WrittenEntry = {**entry, "flags": loop_flags(self._state), "others": others}
-        self._fabric.save(path, {**content, _STEP: step, STATE: written})
+        self._fabric.save(path, {**content, _STEP: step, STATE: {**written, "fits": self._loops}})
         failure = getattr(self._fabric.strategy.checkpoint_io, "failure", None)
         if failures := [one for one in of_all(failure, ranks) if one is not None]:
             raise CheckpointError(failures[0])
         if self._fabric.is_global_zero:
             try:
-                for name in outdated(names_in(None, str(self._folder)), step, self._keep):
+                for name in outdated(names_in(None, str(self._folder)), step, self._keep, self._loops):
                     remove(None, str(self._folder / name))
             except OSError as error:  # raised here alone, it would leave the others waiting
                 rank_zero_warn(
                     f"Older checkpoints in {self._folder} could not be deleted: {error}. HINT: free space there yourself."
                 )
         return path
+
+    def complete(self) -> None:
+        """All epochs are over: a later loop of this process with the same folder has its own checkpoints."""
+        complete(self._folder)
 
     def load(self) -> tuple[int, int, int]:
         """Load the newest complete checkpoint, if there is one. Collective.
@@ -232,6 +237,7 @@ class FabricState:
             CheckpointError: On all ranks, if it cannot be used.
 
         """
+        self._loops = completed(self._folder)
         path, failure = self._fabric.broadcast(self._look() if self._fabric.is_global_zero else (None, None))
         if failure is not None:
             raise CheckpointError(failure)
@@ -263,7 +269,7 @@ class FabricState:
 
     def _look(self) -> tuple[str | None, str | None]:
         try:
-            found = find_checkpoint(self._folder, rank_zero_info, self._weights_only, hint=KEEP_DATA)
+            found = find_checkpoint(self._folder, rank_zero_info, self._weights_only, self._loops, KEEP_DATA)
         except (OSError, CheckpointError) as error:
             return None, str(error)
         if found is None:
