@@ -20,7 +20,7 @@ from lightning_sagemaker.recipes._common.data.data_module import RecipeData
 from lightning_sagemaker.recipes._common.data.loaders import RecipeLoader
 from lightning_sagemaker.recipes._common.modules import measured_workers
 from lightning_sagemaker.recipes._common.modules.measured_workers import MeasuredWorkers, WorkerSearch
-from tests.conftest import Runs
+from tests.conftest import Runs, new_process
 
 SIZE, BATCH = 400, 4
 
@@ -93,6 +93,7 @@ class Changes(Callback):
 
 
 def trained(tmp_path, data, callbacks=(), seconds=0.0, watched=True, **options):
+    new_process()
     torch.manual_seed(1)
     model = Model(seconds)
     resume = [AutoResume(tmp_path)] if watched else []

@@ -20,7 +20,7 @@ from lightning_sagemaker.recipes._common.cli.arguments import ArgumentNameError
 from lightning_sagemaker.recipes._common.outputs import folders as folders_module
 from lightning_sagemaker.recipes._common.outputs.folders import LATEST, RunFolders
 from lightning_sagemaker.recipes.sequence_classification.train import main
-from tests.conftest import ROOT, fork_ranks
+from tests.conftest import ROOT, fork_ranks, new_process
 
 RUNS = Path("runs/sequence-classification")
 STEPS = 4
@@ -59,6 +59,7 @@ def place(tmp_path_factory, monkeypatch):
 
 
 def run(*words, strategy="auto", options=OPTIONS):
+    new_process()
     main([str(word) for word in [*words, *options, "--strategy", strategy]])
 
 

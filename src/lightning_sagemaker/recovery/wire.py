@@ -11,7 +11,7 @@ import json
 import socket
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, TypedDict, cast
 
@@ -107,7 +107,7 @@ class Commit:
     quorum: int
     step: int
     ok: bool
-    weights: int | None = None
+    weights: int | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True)
