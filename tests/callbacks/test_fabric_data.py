@@ -19,6 +19,7 @@ from lightning_sagemaker.callbacks.fabric_data import LoopData
 from lightning_sagemaker.callbacks.fabric_values import restore_loop_generators
 from lightning_sagemaker.checkpoint.atomic_write import CheckpointError
 from lightning_sagemaker.checkpoint.generators import generator_state
+from tests.conftest import new_process
 
 
 class Meter:
@@ -57,6 +58,7 @@ def stopped(folder, state, change=lambda state: None, **options):
 
 
 def resumed(folder, state, **options):
+    new_process()
     for _ in loop_of(folder, state, **options).epochs(2):
         return state
 
