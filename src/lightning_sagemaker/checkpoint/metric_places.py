@@ -53,8 +53,13 @@ def metrics_of(trainer: Trainer, children: Children | None = None) -> Metrics:
 
 
 def _add(found: Metrics, children: Children) -> None:
+    kinds = {kind for kind in {type(child) for _, child in children} if issubclass(kind, (Metric, MetricTracker))}
+    if not kinds:  # the usual case, in which each step of a job that recovers looks
+        return
     known = {id(one) for one in found.metrics.values()}
     for name, child in children:
+        if type(child) not in kinds:
+            continue
         if isinstance(child, MetricTracker):
             found.trackers[name] = child
         elif isinstance(child, Metric) and id(child) not in known:
@@ -63,9 +68,10 @@ def _add(found: Metrics, children: Children) -> None:
 
 def _held(trainer: Trainer, children: Children) -> Iterator[tuple[str, nn.Module]]:
     """Modules in attributes that are not among a module's children."""
-    own = [(name, child) for name, child in children if not _is_library(child)]
     callbacks = [(f"callbacks.{n}.{type(one).__name__}", one) for n, one in enumerate(callbacks_of(trainer))]
-    for name, owner in [*own, *[pair for pair in callbacks if not _is_library(pair[1])]]:
+    owners: list[tuple[str, object]] = [*children, *callbacks]
+    kinds = {kind for kind in {type(one) for _, one in owners} if not _is_library(kind)}
+    for name, owner in [pair for pair in owners if type(pair[1]) in kinds]:
         for key, value in [*vars(owner).items()]:
             if key not in KEPT and type(value) not in EXACT:
                 yield from _within(f"{name}.{key}".lstrip("."), value, _DEEPEST)
@@ -85,5 +91,5 @@ def _within(name: str, value: object, depth: int) -> Iterator[tuple[str, nn.Modu
         yield from _within(f"{name}.{key}", entry, depth - 1)
 
 
-def _is_library(owner: object) -> bool:
-    return type(owner).__module__.partition(".")[0] in LIBRARIES
+def _is_library(kind: type) -> bool:
+    return kind.__module__.partition(".")[0] in LIBRARIES
