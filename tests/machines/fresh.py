@@ -95,7 +95,7 @@ def run_there(machine: Path, user: str, variables: dict[str, str], command: str)
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("commands", nargs="*", default=["make demo", "make test"])
-    parser.add_argument("--release", default="bookworm", help="of Debian: bookworm (12), trixie (13)")
+    parser.add_argument("--release", default="bookworm", help="of Debian: bookworm (12), trixie (13), sid (unstable)")
     parser.add_argument("--user", default="me", choices=("me", "root"))
     parser.add_argument("--packages", default="", help="more of Debian's, separated by commas")
     parser.add_argument("--folder", type=Path, default=Path("/var/tmp"), help="where the machines are kept")
