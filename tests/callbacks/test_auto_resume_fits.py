@@ -9,6 +9,7 @@ from datetime import timedelta
 import pytest
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer, seed_everything
+from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.tuner import Tuner
 from torch.utils.data import DataLoader
 
@@ -139,3 +140,24 @@ def test_a_given_checkpoint_is_loaded_and_none_is_searched_for(tmp_path, caplog)
         trainer_of(tmp_path / "own").fit(module, DataLoader(DATA, 4), ckpt_path=tmp_path / "given.ckpt")
     assert module.seen[0][0] == 4
     assert "Resuming from step" not in caplog.text
+
+
+def test_without_a_folder_a_restarted_run_looks_where_it_has_saved(tmp_path):
+    """With a logger, ``ModelCheckpoint`` writes into the folder of the logger's version, which each start counts up."""
+
+    def run(*own):
+        new_process()
+        seed_everything(1, verbose=False)
+        module = Module()
+        trainer = Trainer(
+            accelerator="cpu", devices=1, max_epochs=2, default_root_dir=tmp_path, callbacks=[*own], logger=CSVLogger(tmp_path),
+            enable_progress_bar=False, enable_model_summary=False,
+        )  # fmt: skip
+        with contextlib.suppress(Interrupted):
+            trainer.fit(module)
+        return module.seen
+
+    alone = run()
+    first = run(AutoResume(), SpotInterruption(overhead=1.0), StopAt(5))
+    assert (tmp_path / "checkpoints" / "auto-step=5.ckpt").exists()
+    assert [*first, *run(SpotInterruption(overhead=1.0), AutoResume())] == alone

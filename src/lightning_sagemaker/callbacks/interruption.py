@@ -96,6 +96,7 @@ class SpotInterruption(AsMade, Callback):
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Handle signals from here on, instead of Lightning's handler; collective over all ranks."""
         self._votes = AsyncMaxReduce.of_all()
+        checkpoint_folder(trainer, self._dirpath)  # decided before the other callbacks' setup
         if (spread := self._votes.clock_spread()) > _CLOCKS:
             rank_zero_warn(
                 f"The hosts' clocks differ by {spread:.0f} s: S3 rejects requests if the clock is off by 15 minutes."

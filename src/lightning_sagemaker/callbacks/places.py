@@ -30,13 +30,22 @@ class RemoteCheckpoints(Protocol):
         """Remove one."""
 
 
+_FOLDER = "_lightning_sagemaker_checkpoint_folder"
 _NAME = re.compile(r"auto-(?:fit=(\d+)-)?step=(\d+)\.ckpt")
 
 
 def checkpoint_folder(trainer: Trainer, dirpath: str | Path | None) -> str:
-    """Where a Trainer's checkpoints are, unless ``dirpath`` is given: a folder, or an S3 URI."""
+    """Where a Trainer's checkpoints are, unless ``dirpath`` is given: a folder, or an S3 URI.
+
+    Callbacks ask in their ``setup``, and the first answer stays: a ``ModelCheckpoint`` without a folder gets one of the
+    logger's version in its own, which the restarted run would not find, as it has another version.
+    """
     if dirpath is not None:
         return str(dirpath).rstrip("/")
+    return str(vars(trainer).setdefault(_FOLDER, _usual_folder(trainer)))
+
+
+def _usual_folder(trainer: Trainer) -> str:
     for callback in trainer.checkpoint_callbacks:
         if isinstance(callback, ModelCheckpoint) and callback.dirpath is not None:
             return str(callback.dirpath).rstrip("/")

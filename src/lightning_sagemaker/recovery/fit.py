@@ -252,12 +252,12 @@ class RecoveringFit(Callback):
     def _begin_quorum(self) -> None:
         assert self._steps is not None
         self._steps.begin_quorum(self._rank.order)
-        self._weights.begin()
         self._changes = False
 
     def _go_on(self) -> None:
         assert self._held is not None
         self._begin_quorum()
+        self._weights.begin()
         self._held.put()
         leads, self._leads = self._leads, self._trainer.is_global_zero
         if self._leads and not leads:

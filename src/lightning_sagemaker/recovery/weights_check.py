@@ -33,7 +33,7 @@ class WeightsCheck:
         self._compares, self._client, self._is_asked, self._left = compares, client, is_asked, 0
 
     def begin(self) -> None:
-        """A quorum begins."""
+        """The ranks have changed."""
         self._left = _VOTES if self._compares else 0
 
     def sum(self, module: nn.Module) -> int | None:
