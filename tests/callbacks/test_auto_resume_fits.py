@@ -150,7 +150,8 @@ def test_without_a_folder_a_restarted_run_looks_where_it_has_saved(tmp_path):
         seed_everything(1, verbose=False)
         module = Module()
         trainer = Trainer(
-            accelerator="cpu", devices=1, max_epochs=2, default_root_dir=tmp_path, callbacks=[*own], logger=CSVLogger(tmp_path),
+            accelerator="cpu", devices=1, max_epochs=2, default_root_dir=tmp_path, callbacks=[*own],
+            logger=CSVLogger(tmp_path),
             enable_progress_bar=False, enable_model_summary=False,
         )  # fmt: skip
         with contextlib.suppress(Interrupted):

@@ -39,7 +39,7 @@ class AutoResume(AsMade, Callback):
     checkpoints, and a fit that has completed is none to resume from in the same process.
 
     Args:
-        dirpath: Folder of the checkpoints. Default: the folder of the Trainer's ``ModelCheckpoint``, in a job the
+        dirpath: Folder of the checkpoints. Default: the one that the Trainer's ``ModelCheckpoint`` was given, in a job the
             checkpoint folder, else ``checkpoints`` in the Trainer's ``default_root_dir``.
         weights_only: Load tensors and plain containers only, and objects of classes that the script's own
             hyperparameters and callbacks use. ``False`` allows the files to run code: use it for trusted checkpoints
