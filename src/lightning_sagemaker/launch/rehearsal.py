@@ -98,15 +98,7 @@ def rehearse(
         LaunchError: If a channel's data is not available, or an argument is invalid.
 
     """
-    if hosts is not None and hosts < 1:
-        raise LaunchError(f"{hosts} hosts were requested for a rehearsal. HINT: use at least 1.")
-    for name, folder in (folders or {}).items():
-        if name not in plan.channels:
-            raise LaunchError(f"The job has no channel {name!r}, for which a folder was given. HINT: {_known(plan)}")
-        if not Path(folder).is_dir():
-            raise LaunchError(
-                f"Channel {name!r} was given {folder!r}, which is not a directory. HINT: give an existing one."
-            )
+    _check(plan, folders or {}, hosts)
     try:
         from lightning_sagemaker.launch.request.offline import sent_request
     except ImportError:
@@ -116,12 +108,7 @@ def rehearse(
             "lightning-sagemaker: the SageMaker SDK is not installed; using a stand-in for its start script",
             file=output or sys.stdout,
         )
-    changed, kept = dict(settings or {}), dict(plan.hyperparameters)
-    if plan.config.recipe:
-        kept = {name: value for name, value in kept.items() if name not in _STEP_NAMES}  # two values would be an error
-        changed = changed if any(name in changed for name in _STEP_NAMES) else {"max_steps": STEPS, **changed}
-    config = plan.config if hosts is None else _with_hosts(plan.config, hosts)
-    plan = replace(plan, config=config, hyperparameters={**kept, **changed})
+    plan = _shortened(plan, settings or {}, hosts)
     _clear(root)
     with tempfile.TemporaryDirectory(prefix="lightning-sagemaker-") as scratch:
         request = sent_request(plan, Path(scratch, "store"))
@@ -149,6 +136,27 @@ def rehearse(
         checkpoint_bytes=_size(first / "checkpoints"),
         model_bytes=_size(first / "model"),
     )
+
+
+def _check(plan: JobPlan, folders: Mapping[str, str], hosts: int | None) -> None:
+    if hosts is not None and hosts < 1:
+        raise LaunchError(f"{hosts} hosts were requested for a rehearsal. HINT: use at least 1.")
+    for name, folder in folders.items():
+        if name not in plan.channels:
+            raise LaunchError(f"The job has no channel {name!r}, for which a folder was given. HINT: {_known(plan)}")
+        if not Path(folder).is_dir():
+            raise LaunchError(
+                f"Channel {name!r} was given {folder!r}, which is not a directory. HINT: give an existing one."
+            )
+
+
+def _shortened(plan: JobPlan, settings: Mapping[str, object], hosts: int | None) -> JobPlan:
+    changed, kept = dict(settings), dict(plan.hyperparameters)
+    if plan.config.recipe:
+        kept = {name: value for name, value in kept.items() if name not in _STEP_NAMES}  # two values would be an error
+        changed = changed if any(name in changed for name in _STEP_NAMES) else {"max_steps": STEPS, **changed}
+    config = plan.config if hosts is None else _with_hosts(plan.config, hosts)
+    return replace(plan, config=config, hyperparameters={**kept, **changed})
 
 
 def _known(plan: JobPlan) -> str:

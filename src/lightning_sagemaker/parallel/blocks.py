@@ -41,10 +41,9 @@ def find_blocks(root: nn.Module) -> Blocks:
     found = [blocks for name, module in root.named_modules() if (blocks := _blocks_of(name, module)) is not None]
     if not found:
         raise ParallelConfigError(
-            f"{type(root).__name__} has no list of distinct blocks of the same type to split into pipeline stages "
-            "(ALBERT has"
-            " one block that all layers share). HINT: set partitions to 1, and"
-            " tensor_parallel_degree or sharded_data_parallel_degree instead."
+            f"{type(root).__name__} has no list of distinct blocks of the same type to split into pipeline stages (ALBERT"
+            " has one block that all layers share). HINT: set partitions to 1, and tensor_parallel_degree or"
+            " sharded_data_parallel_degree instead."
         )
     return max(found, key=lambda blocks: sum(_weight(block) for block in blocks.modules))
 

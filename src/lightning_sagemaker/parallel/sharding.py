@@ -98,9 +98,8 @@ def shard_module(
     options = options or ShardOptions()
     on_gpu = mesh.device_type == "cuda"
     own = [module for module in root.modules() if isinstance(module, FSDPModule)]
-    names = mesh.mesh_dim_names or ()
     is_own = bool(own) or any(isinstance(parameter, DTensor) for parameter in root.parameters())
-    tensor = mesh[TP].size() if TP in names else 1
+    tensor = mesh[TP].size() if TP in (mesh.mesh_dim_names or ()) else 1
     if is_own and not own and mesh.size() > tensor:
         raise ParallelConfigError(
             f"{type(root).__name__} parallelizes its matrices itself but shards nothing, so the gradients of its replicas"
@@ -118,14 +117,19 @@ def shard_module(
         )
     save_memory(blocks, recompute, offload, on_gpu)
     if not is_own:
-        is_replicated = DP_REPLICATE in names and mesh[DP_REPLICATE].size() > 1
-        data = mesh[DP_REPLICATE, DP_SHARD] if is_replicated else mesh[DP_SHARD]
+        data = _data_mesh(mesh)
         for unit in (*blocks, root):
             fully_shard(unit, mesh=data, **options.keywords(on_gpu))
     for method in methods:
         register_fsdp_forward_method(root, method)
     take_full_states(root)
     return not (is_own or blocks)
+
+
+def _data_mesh(mesh: DeviceMesh) -> DeviceMesh:
+    """The dimensions over which gradients are averaged."""
+    is_replicated = DP_REPLICATE in (mesh.mesh_dim_names or ()) and mesh[DP_REPLICATE].size() > 1
+    return mesh[DP_REPLICATE, DP_SHARD] if is_replicated else mesh[DP_SHARD]
 
 
 def check_shardable(device_type: str) -> None:

@@ -18,10 +18,10 @@ from typing import TextIO
 
 from lightning_sagemaker.simulator import checks
 from lightning_sagemaker.simulator.containers import modeltrainer, toolkit
-from lightning_sagemaker.simulator.contract import MASTER_PORT, Cluster, Folders, LocalClusterError, write_atomically
+from lightning_sagemaker.simulator.contract import MASTER_PORT, Cluster, Folders, write_atomically
 from lightning_sagemaker.simulator.display import Digest, Lines
 from lightning_sagemaker.simulator.elastic import FILE as HOSTS_FILE
-from lightning_sagemaker.simulator.elastic import ElasticHosts, host_range, parse_schedule
+from lightning_sagemaker.simulator.elastic import Changes, ElasticHosts, plan_hosts
 from lightning_sagemaker.simulator.hosts import (
     ON_CPUS,
     free_port,
@@ -133,14 +133,8 @@ def run_local_cluster(
     checks.check_system()
     checks.check_choice("distribution", distribution, DISTRIBUTIONS)
     checks.check_choice("contract", contract, tuple(CONTRACTS))
-    fewest, most = host_range(str(hosts))
+    most, elastic = plan_hosts(hosts, schedule)
     checks.check_counts(most, processes_per_host)
-    is_elastic = isinstance(hosts, str) and ":" in hosts
-    if schedule is not None and not is_elastic:
-        raise LocalClusterError(
-            f"schedule={schedule!r} was set, and hosts={hosts} is a fixed number. HINT: set --hosts MIN:MAX, such as 2:4."
-        )
-    changes = parse_schedule(schedule or "", fewest, most)
     own, output = output is None, lasting(sys.stdout if output is None else output)
     rate = None if network is None else parse_network(network)
     if network is not None and (reason := network_obstacle()) is not None:
@@ -183,7 +177,7 @@ def run_local_cluster(
         else:
             _say(output, f"the hosts have this machine's name, and algo-1 does not resolve: {reason}")
         run = _Run(cluster, program, module, place, folder, output, own, code, sources, visible, joined, preload, debug)
-        return run.execute(timeout, (fewest, changes) if is_elastic else None)
+        return run.execute(timeout, elastic)
 
 
 @dataclass(frozen=True)
@@ -204,11 +198,11 @@ class _Run:
     preload: bool | None
     debug: bool
 
-    def execute(self, timeout: float | None, elastic: tuple[int, list[tuple[float, int]]] | None) -> LocalResult:
+    def execute(self, timeout: float | None, elastic: Changes | None) -> LocalResult:
         if elastic is None:
             launch = plan_launch(self.cluster, self.program, self.folder, self.network)
         else:
-            launch = plan_elastic(self.cluster, self.program, elastic[0])
+            launch = plan_elastic(self.cluster, self.program, elastic.fewest)
         names = self.cluster.hosts
         environments = [self._prepare(index) for index in range(len(names))]
         own_folders = None if self.code is None else environments[0].get("PYTHONPATH")

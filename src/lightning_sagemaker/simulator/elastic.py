@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from lightning_sagemaker.simulator.contract import LocalClusterError
 
@@ -19,6 +19,40 @@ _RANGE = re.compile(r"(\d+)(?::(\d+))?")
 _CHANGE = re.compile(r"(\d+(?:\.\d+)?):([+-]\d+)")
 _LATE = 10.0
 """Seconds that hosts have to end after the first host, which waits for the others."""
+
+
+class Changes(NamedTuple):
+    """Of the number of hosts.
+
+    Attributes:
+        fewest: Number of hosts at the start, which is the minimum.
+        schedule: Pairs of seconds since the start and the number of hosts from then on.
+
+    """
+
+    fewest: int
+    schedule: list[tuple[float, int]]
+
+
+def plan_hosts(hosts: int | str, schedule: str | None) -> tuple[int, Changes | None]:
+    """The maximum number of hosts; and how it changes, if it is not fixed.
+
+    Args:
+        hosts: ``N``, or ``MIN:MAX`` for hosts that join and leave.
+        schedule: When they do, as :func:`parse_schedule` reads it.
+
+    Raises:
+        LocalClusterError: If one is malformed, or a schedule is given for a fixed number.
+
+    """
+    fewest, most = host_range(str(hosts))
+    if not isinstance(hosts, str) or ":" not in hosts:
+        if schedule is None:
+            return most, None
+        raise LocalClusterError(
+            f"schedule={schedule!r} was set, and hosts={hosts} is a fixed number. HINT: set --hosts MIN:MAX, such as 2:4."
+        )
+    return most, Changes(fewest, parse_schedule(schedule or "", fewest, most))
 
 
 def host_range(text: str) -> tuple[int, int]:

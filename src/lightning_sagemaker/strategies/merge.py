@@ -5,16 +5,20 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import is_dataclass
 from typing import Any, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from lightning_sagemaker._compat import pytree
 from lightning_sagemaker.parallel.containers import map_entries
+
+_Weights = Sequence[float] | None
+_Array = npt.NDArray[np.generic]
 
 
 def merge(parts: Sequence[Any], weights: Sequence[float] | None = None) -> Any:
@@ -32,38 +36,72 @@ def merge(parts: Sequence[Any], weights: Sequence[float] | None = None) -> Any:
     first = parts[0]
     if len(parts) == 1 or first is None:
         return first
-    if all(isinstance(part, Tensor) for part in parts):
-        if not first.dim():
-            return _mean(torch.stack(list(parts)), weights)
-        return torch.cat(list(parts)) if len({part.shape[1:] for part in parts}) == 1 else list(parts)
-    if all(isinstance(part, np.ndarray) and part.ndim for part in parts):
-        return np.concatenate(list(parts)) if len({part.shape[1:] for part in parts}) == 1 else list(parts)
-    if all(isinstance(part, Mapping) for part in parts):
-        if all(part.keys() == first.keys() for part in parts):
-            merged = {key: merge([part[key] for part in parts], weights) for key in first}
-        else:
-            merged = {key: value for part in parts for key, value in part.items()}
-        return _as(type(first), merged)
-    if all(isinstance(part, list) for part in parts):
-        return [entry for part in parts for entry in part]
-    if all(isinstance(part, set) for part in parts):
-        return set().union(*parts)
-    if all(isinstance(part, tuple) for part in parts):
-        return _merged_tuples(parts, weights)
+    for kinds, merged in _KINDS:
+        if all(isinstance(part, kinds) for part in parts):
+            return merged(parts, weights)
     if is_dataclass(first) and all(type(part) is type(first) for part in parts):
         return map_entries(first, lambda _, place: merge([getattr(part, place[1:]) for part in parts], weights))
-    if all(isinstance(part, int | float | np.number) and not isinstance(part, bool) for part in parts):
-        return sum(parts) / len(parts) if weights is None else sum(map(operator.mul, parts, weights))
-    return first if all(_are_equal(part, first) for part in parts[1:]) else list(parts)
+    return _merged_others(parts)
 
 
-def _merged_tuples(parts: Sequence[tuple[Any, ...]], weights: Sequence[float] | None) -> tuple[Any, ...]:
+def _merged_tensors(parts: Sequence[Tensor], weights: _Weights) -> Tensor | list[Tensor]:
+    if not parts[0].dim():
+        return _mean(torch.stack(list(parts)), weights)
+    return torch.cat(list(parts)) if len({part.shape[1:] for part in parts}) == 1 else list(parts)
+
+
+def _merged_arrays(parts: Sequence[_Array], weights: _Weights) -> object:
+    if not all(part.ndim for part in parts):
+        return _merged_others(parts)
+    return np.concatenate(list(parts)) if len({part.shape[1:] for part in parts}) == 1 else list(parts)
+
+
+def _merged_mappings(parts: Sequence[Mapping[object, object]], weights: _Weights) -> object:
+    first = parts[0]
+    if all(part.keys() == first.keys() for part in parts):
+        merged = {key: merge([part[key] for part in parts], weights) for key in first}
+    else:
+        merged = {key: value for part in parts for key, value in part.items()}
+    return _as(type(first), merged)
+
+
+def _merged_lists(parts: Sequence[list[object]], weights: _Weights) -> list[object]:
+    return [entry for part in parts for entry in part]
+
+
+def _merged_sets(parts: Sequence[set[object]], weights: _Weights) -> set[object]:
+    return set().union(*parts)
+
+
+def _merged_tuples(parts: Sequence[tuple[object, ...]], weights: _Weights) -> tuple[object, ...]:
     first = parts[0]
     is_of_samples = all(isinstance(entry, str) for part in parts for entry in part)
     if hasattr(first, "_fields") or (all(len(part) == len(first) for part in parts) and not is_of_samples):
         entries = [merge(list(column), weights) for column in zip(*parts, strict=True)]
         return type(first)(*entries) if hasattr(first, "_fields") else tuple(entries)
     return tuple(entry for part in parts for entry in part)
+
+
+def _merged_numbers(parts: Sequence[float], weights: _Weights) -> object:
+    if any(isinstance(part, bool) for part in parts):
+        return _merged_others(parts)
+    return sum(parts) / len(parts) if weights is None else sum(map(operator.mul, parts, weights))
+
+
+def _merged_others(parts: Sequence[object]) -> object:
+    return parts[0] if all(_are_equal(part, parts[0]) for part in parts[1:]) else list(parts)
+
+
+_KINDS: tuple[tuple[type | tuple[type, ...], Callable[..., object]], ...] = (
+    (Tensor, _merged_tensors),
+    (np.ndarray, _merged_arrays),
+    (Mapping, _merged_mappings),
+    (list, _merged_lists),
+    (set, _merged_sets),
+    (tuple, _merged_tuples),
+    ((int, float, np.number), _merged_numbers),
+)
+"""How parts that are all of a kind are merged."""
 
 
 def _are_equal(one: object, other: object) -> bool:
@@ -73,7 +111,7 @@ def _are_equal(one: object, other: object) -> bool:
         return False
 
 
-def _mean(values: Tensor, weights: Sequence[float] | None) -> Tensor:
+def _mean(values: Tensor, weights: _Weights) -> Tensor:
     if weights is None:
         return values.float().mean().to(values.dtype)
     return (values.float() * values.new_tensor(weights, dtype=torch.float32)).sum().to(values.dtype)

@@ -8,9 +8,10 @@ import signal
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from types import FrameType
 
 from lightning_sagemaker.recovery import wire
 from lightning_sagemaker.supervisor.forking import Template, say
@@ -90,26 +91,43 @@ class Agent:
             0 if the training came to its end, 128 + the number of a signal that ended it, else a rank's exit code.
 
         """
-        before = {number: signal.signal(number, self._stop) for number in (signal.SIGTERM, signal.SIGINT)}
-        before[signal.SIGUSR1] = signal.signal(signal.SIGUSR1, self._pass_on)
-        before[signal.SIGUSR2] = signal.signal(signal.SIGUSR2, self._leave)
+        with self._handling_signals():
+            try:
+                self._run()
+            finally:
+                self._kill_all()
+                if self._template is not None:
+                    self._template.close()
+        return self._exit_code()
+
+    @contextmanager
+    def _handling_signals(self) -> Iterator[None]:
+        handlers: dict[int, Callable[[int, FrameType | None], None]] = {
+            signal.SIGTERM: self._stop,
+            signal.SIGINT: self._stop,
+            signal.SIGUSR1: self._pass_on,
+            signal.SIGUSR2: self._leave,
+        }
+        before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
         try:
-            for rank in self._ranks:
-                self._start(rank)
-            while self._due or any(rank.pid is not None for rank in self._ranks):
-                for pid, code in self._ended():
-                    for rank in [one for one in self._ranks if one.pid == pid]:
-                        self._note_end(rank, pid, code)
-                self._start_due_ones()
-                self._end_if_it_cannot_begin_again()
-                self._say_that_it_leaves()
-                self._end_late_ones()
+            yield
         finally:
-            self._kill_all()
-            if self._template is not None:
-                self._template.close()
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+    def _run(self) -> None:
+        for rank in self._ranks:
+            self._start(rank)
+        while self._due or any(rank.pid is not None for rank in self._ranks):
+            for pid, code in self._ended():
+                for rank in [one for one in self._ranks if one.pid == pid]:
+                    self._note_end(rank, pid, code)
+            self._start_due_ones()
+            self._end_if_it_cannot_begin_again()
+            self._say_that_it_leaves()
+            self._end_late_ones()
+
+    def _exit_code(self) -> int:
         codes = [rank.code for rank in self._ranks]
         if self._signal:
             return 128 + self._signal

@@ -7,12 +7,14 @@ import json
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from typing import Any
+from typing import Any, NamedTuple
 
 from lightning_sagemaker.errors import LaunchError, suggestion
 from lightning_sagemaker.launch.planning.instances import find_instance
 from lightning_sagemaker.launch.spec.debugger import DEFAULT_IMAGE, DETAILED
 from lightning_sagemaker.smddp_modes import SMDDP_VERSIONS
+
+_Table = dict[str, Any]
 
 DEFAULT_PYTORCH = "2.8.0"
 """PyTorch version of jobs that set none."""
@@ -77,53 +79,71 @@ def find_image(
     """
     table, instance = _table(), find_instance(instance_type)
     has_gpu = instance.gpus > 0
-    suffix = ""
     if parallel_library and pytorch_version in table["smp"] and transformers_version is None and pytorch_version:
-        repository, version, entry = "smdistributed-modelparallel", pytorch_version, table["smp"][pytorch_version]
-        tag, suffix = version, f"-{_cuda_of_parallel(version, instance_type)}"
-        if not has_gpu:
-            raise LaunchError(
-                f"AWS's images of model parallelism need a GPU, and {instance_type} has none. HINT: use an instance with"
-                " GPUs."
-            )
+        found = _parallel_image(table, pytorch_version, instance_type)
+        needs_gpu = "AWS's images of model parallelism", "use an instance with GPUs."
     elif transformers_version is None:
-        repository = "pytorch-training"
-        version = _resolve("pytorch_version", pytorch_version or DEFAULT_PYTORCH, table["pytorch"])
-        entry, tag = table["pytorch"][version], pytorch_version or version
-        suffix = _FIRST_OF_P4D.get(tag, "") if instance_type.startswith("ml.p4d.") else ""
+        found = _pytorch_image(table, pytorch_version, instance_type)
+        needs_gpu = None
     else:
-        repository = "huggingface-pytorch-training"
-        transformers = _resolve("transformers_version", transformers_version, table["huggingface"])
-        bases = table["huggingface"][transformers]
-        version = _resolve(
-            "pytorch_version", pytorch_version or list(bases)[-1], bases, f" with transformers {transformers}"
+        found = _huggingface_image(table, pytorch_version, transformers_version)
+        needs_gpu = (
+            "Hugging Face's training images",
+            "leave transformers_version out; list transformers in requirements.txt.",
         )
-        # As in SDK 2, short versions stay short in the tag if both are; AWS has these tags too.
-        in_short = pytorch_version not in (None, version) and transformers_version != transformers
-        entry = bases[version]
-        tag = f"{pytorch_version if in_short else version}-transformers{transformers_version if in_short else transformers}"
-        if not has_gpu:
-            raise LaunchError(
-                f"Hugging Face's training images need a GPU, and {instance_type} has none. HINT: leave"
-                " transformers_version out; list transformers in requirements.txt."
-            )
-    python = py_version or entry["py"][-1]
+    if needs_gpu is not None and not has_gpu:
+        raise LaunchError(f"{needs_gpu[0]} need a GPU, and {instance_type} has none. HINT: {needs_gpu[1]}")
+    entry, python = found.entry, py_version or found.entry["py"][-1]
     if python not in entry["py"]:
         raise LaunchError(
-            f"py_version={python!r} was set, but the image of PyTorch {version} has {' or '.join(entry['py'])}. HINT:"
+            f"py_version={python!r} was set, but the image of PyTorch {found.version} has {' or '.join(entry['py'])}. HINT:"
             " leave it out."
         )
     regions = table["regions"][entry["regions"]]
     if region not in regions:
         raise LaunchError(
-            f"There is no image of {repository} {tag} in region {region!r}. HINT:"
+            f"There is no image of {found.repository} {found.tag} in region {region!r}. HINT:"
             f" {suggestion(region, regions)} Or give image_uri."
         )
-    suffix = f"-{entry['suffix']}" if entry.get("suffix") else suffix
-    kind = "gpu" if has_gpu else "cpu"
+    suffix = f"-{entry['suffix']}" if entry.get("suffix") else found.suffix
     account = entry.get("account") or table["accounts"][region]
-    uri = f"{account}.dkr.ecr.{region}.{_domain(region)}/{repository}:{tag}-{kind}-{python}{suffix}"
-    return Image(uri, version, (int(python[2]), int(python[3:] or 0)))
+    name = f"{found.repository}:{found.tag}-{'gpu' if has_gpu else 'cpu'}-{python}{suffix}"
+    uri = f"{account}.dkr.ecr.{region}.{_domain(region)}/{name}"
+    return Image(uri, found.version, (int(python[2]), int(python[3:] or 0)))
+
+
+class _Found(NamedTuple):
+    """An image of the table: its entry there, PyTorch's version, and what its name has."""
+
+    repository: str
+    entry: _Table
+    version: str
+    tag: str
+    suffix: str = ""
+
+
+def _parallel_image(table: _Table, version: str, instance_type: str) -> _Found:
+    cuda = _cuda_of_parallel(version, instance_type)
+    return _Found("smdistributed-modelparallel", table["smp"][version], version, version, f"-{cuda}")
+
+
+def _pytorch_image(table: _Table, pytorch_version: str | None, instance_type: str) -> _Found:
+    version = _resolve("pytorch_version", pytorch_version or DEFAULT_PYTORCH, table["pytorch"])
+    tag = pytorch_version or version
+    suffix = _FIRST_OF_P4D.get(tag, "") if instance_type.startswith("ml.p4d.") else ""
+    return _Found("pytorch-training", table["pytorch"][version], version, tag, suffix)
+
+
+def _huggingface_image(table: _Table, pytorch_version: str | None, transformers_version: str) -> _Found:
+    transformers = _resolve("transformers_version", transformers_version, table["huggingface"])
+    bases = table["huggingface"][transformers]
+    version = _resolve(
+        "pytorch_version", pytorch_version or list(bases)[-1], bases, f" with transformers {transformers}"
+    )
+    # As in SDK 2, short versions stay short in the tag if both are; AWS has these tags too.
+    in_short = pytorch_version not in (None, version) and transformers_version != transformers
+    tag = f"{pytorch_version if in_short else version}-transformers{transformers_version if in_short else transformers}"
+    return _Found("huggingface-pytorch-training", bases[version], version, tag)
 
 
 def evaluator_image(image: str, name: str, region: str) -> str:
@@ -186,6 +206,6 @@ def _resolve(what: str, asked: str, known: dict[str, object], where: str = "") -
 
 
 @cache
-def _table() -> dict[str, Any]:
+def _table() -> _Table:
     content: dict[str, Any] = json.loads((resources.files(__package__) / "data" / "images.json").read_text())
     return content

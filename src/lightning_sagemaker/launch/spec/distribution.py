@@ -11,6 +11,7 @@ from lightning_sagemaker.launch.spec.groups import named_groups
 
 KINDS = ("smddp", "ddp", "torch_distributed", "mpi", "smp", "none")
 
+_Section = Mapping[str, object]
 _TOP = ("smdistributed", "pytorchddp", "torch_distributed", "mpi")
 
 _CLASSIC = """{"smdistributed": {"dataparallel": {"enabled": True}}}"""
@@ -115,19 +116,7 @@ def _of_dictionary(value: Mapping[str, object]) -> DistributionRequest:
 
 
 def _of_sections(value: Mapping[str, object]) -> DistributionRequest:
-    for key in value:
-        if key not in _TOP:
-            raise LaunchError(
-                f"distribution has the unknown key {key!r}. HINT: {suggestion(str(key), _TOP)} For SMDDP: {_CLASSIC}."
-            )
-    options = {key: _section(value, key) for key in _TOP}
-    library = options["smdistributed"] or {}
-    for key in library:
-        if key not in ("dataparallel", "modelparallel"):
-            raise LaunchError(f"smdistributed has the unknown key {key!r}. HINT: write dataparallel or modelparallel.")
-    data, model = _enabled(library.get("dataparallel")), _enabled(library.get("modelparallel"))
-    mpi, torchrun = _enabled(options["mpi"]), _enabled(options["torch_distributed"])
-    ddp = _enabled(options["pytorchddp"])
+    data, model, mpi, torchrun, ddp = _enabled_sections(value)
     if data is not None and model is not None:
         raise LaunchError(
             "distribution enables both dataparallel and modelparallel. HINT: enable one; for data parallelism with"
@@ -139,34 +128,57 @@ def _of_sections(value: Mapping[str, object]) -> DistributionRequest:
         return DistributionRequest("smddp", _number(torchrun, "processes_per_host"), uses_mpi=False)
     if data is not None and enabled:
         raise LaunchError(
-            f"distribution enables dataparallel and {enabled[0]}, but SMDDP brings its own launcher. HINT: leave "
-            f"{enabled[0]}"
-            f" out; pass mpirun options as custom_mpi_options of dataparallel."
+            f"distribution enables dataparallel and {enabled[0]}, but SMDDP brings its own launcher. HINT: leave"
+            f" {enabled[0]} out; pass mpirun options as custom_mpi_options of dataparallel."
         )
     if len(enabled) > 1:
         raise LaunchError(f"distribution enables {' and '.join(enabled)}. HINT: enable one of them.")
-    count, text = _number(mpi, "processes_per_host"), str((mpi or {}).get("custom_mpi_options", ""))
     if model is not None:
-        parameters = model.get("parameters") or {}
-        if not isinstance(parameters, Mapping) or not parameters:
-            raise LaunchError(
-                f'modelparallel has the parameters {parameters!r}. HINT: give {{"partitions": 2, "microbatches": 4}}.'
-            )
-        if mpi is None and torchrun is None:
-            raise LaunchError(
-                "modelparallel is enabled, but neither of its launchers, mpi and torch_distributed, is. HINT: add"
-                ' "mpi": {"enabled": True, "processes_per_host": 8} next to smdistributed.'
-            )
-        return DistributionRequest("smp", count, text, dict(parameters), uses_torchrun=mpi is None)
+        return _model_parallel(model, mpi, torchrun)
     if mpi is not None:
-        return DistributionRequest("mpi", count, text, uses_torchrun=False)
+        return DistributionRequest("mpi", _number(mpi, "processes_per_host"), _mpi_options(mpi), uses_torchrun=False)
     if data is not None:
-        return DistributionRequest("smddp", None, str(data.get("custom_mpi_options", "")))
+        return DistributionRequest("smddp", None, _mpi_options(data))
     if ddp is not None:
-        return DistributionRequest("ddp", None, str(ddp.get("custom_mpi_options", "")))
+        return DistributionRequest("ddp", None, _mpi_options(ddp))
     return DistributionRequest(
         "none" if torchrun is None else "torch_distributed", _number(torchrun, "processes_per_host")
     )
+
+
+def _model_parallel(model: _Section, mpi: _Section | None, torchrun: _Section | None) -> DistributionRequest:
+    parameters = model.get("parameters") or {}
+    if not isinstance(parameters, Mapping) or not parameters:
+        raise LaunchError(
+            f'modelparallel has the parameters {parameters!r}. HINT: give {{"partitions": 2, "microbatches": 4}}.'
+        )
+    if mpi is None and torchrun is None:
+        raise LaunchError(
+            "modelparallel is enabled, but neither of its launchers, mpi and torch_distributed, is. HINT: add"
+            ' "mpi": {"enabled": True, "processes_per_host": 8} next to smdistributed.'
+        )
+    count = _number(mpi, "processes_per_host")
+    return DistributionRequest("smp", count, _mpi_options(mpi), dict(parameters), uses_torchrun=mpi is None)
+
+
+def _enabled_sections(value: Mapping[str, object]) -> tuple[_Section | None, ...]:
+    """Of data and model parallelism, mpi, torchrun and DDP those that are switched on."""
+    for key in value:
+        if key not in _TOP:
+            raise LaunchError(
+                f"distribution has the unknown key {key!r}. HINT: {suggestion(str(key), _TOP)} For SMDDP: {_CLASSIC}."
+            )
+    options = {key: _section(value, key) for key in _TOP}
+    library = options["smdistributed"] or {}
+    for key in library:
+        if key not in ("dataparallel", "modelparallel"):
+            raise LaunchError(f"smdistributed has the unknown key {key!r}. HINT: write dataparallel or modelparallel.")
+    sections = (library.get("dataparallel"), library.get("modelparallel"))
+    return tuple(map(_enabled, (*sections, options["mpi"], options["torch_distributed"], options["pytorchddp"])))
+
+
+def _mpi_options(section: _Section | None) -> str:
+    return str((section or {}).get("custom_mpi_options", ""))
 
 
 def _of_object(value: object) -> DistributionRequest:
@@ -188,14 +200,14 @@ def _of_object(value: object) -> DistributionRequest:
     )
 
 
-def _section(value: Mapping[str, object], key: str) -> Mapping[str, object] | None:
+def _section(value: Mapping[str, object], key: str) -> _Section | None:
     section = value.get(key)
     if section is not None and not isinstance(section, Mapping):
         raise LaunchError(f'distribution[{key!r}] is {section!r}. HINT: write {{"enabled": True}}.')
     return section
 
 
-def _enabled(section: object) -> Mapping[str, object] | None:
+def _enabled(section: object) -> _Section | None:
     """The section, if it is switched on."""
     if section is None:
         return None
@@ -208,7 +220,7 @@ def _enabled(section: object) -> Mapping[str, object] | None:
     return section if is_on else None
 
 
-def _number(section: Mapping[str, object] | None, key: str) -> int | None:
+def _number(section: _Section | None, key: str) -> int | None:
     value = (section or {}).get(key)
     if value is None:
         return None
