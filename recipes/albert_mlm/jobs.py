@@ -17,9 +17,9 @@ from typing import Any
 from lightning_sagemaker.data.parent import end_with_parent
 from lightning_sagemaker.recipes._common.data.checksums import find_change, find_damage
 from lightning_sagemaker.recipes._common.data.preparation import TOKENIZER_FOLDER
-from lightning_sagemaker.recipes._common.outputs.files import write_text
 from lightning_sagemaker.recipes.albert_mlm.packing import Packer, Words, one_segment, two_segments
 from lightning_sagemaker.recipes.albert_mlm.shards import write_shard
+from lightning_sagemaker.text_files import write_text
 
 SPLITS = ("train", "val", "test")
 

@@ -19,7 +19,7 @@ from lightning_sagemaker.recipes._common.modules.losses import IGNORED, cross_en
 from lightning_sagemaker.recipes._common.modules.metrics import LossAndAccuracy
 from lightning_sagemaker.recipes._common.modules.pretrained import load_config, load_model
 from lightning_sagemaker.recipes._common.modules.recipe_module import Batch, RecipeModule
-from lightning_sagemaker.recipes._common.outputs.files import write_text
+from lightning_sagemaker.text_files import write_text
 
 SIZES: dict[str, dict[str, Any]] = {
     "tiny": {

@@ -31,7 +31,6 @@ from lightning_sagemaker.recipes._common.data.fingerprints import pretrained_fin
 from lightning_sagemaker.recipes._common.data.preparation import TOKENIZER_FOLDER
 from lightning_sagemaker.recipes._common.data.remote import columns_of
 from lightning_sagemaker.recipes._common.data.unigram import train_tokenizer
-from lightning_sagemaker.recipes._common.outputs.files import write_text
 from lightning_sagemaker.recipes.albert_mlm.articles import TextSourceError
 from lightning_sagemaker.recipes.albert_mlm.jobs import (
     SPLITS,
@@ -49,6 +48,7 @@ from lightning_sagemaker.recipes.albert_mlm.tokenizer import (
     TRAIN,
     load_tokenizer,
 )
+from lightning_sagemaker.text_files import write_text
 
 _FORMAT = 3
 """Version of the cache, incremented whenever the same settings would give other shards."""

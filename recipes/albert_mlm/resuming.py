@@ -12,8 +12,8 @@ from typing import Any
 from lightning_sagemaker.recipes._common.data.cache import MANIFEST, all_files
 from lightning_sagemaker.recipes._common.data.checksums import find_change, find_damage
 from lightning_sagemaker.recipes._common.data.preparation import TOKENIZER_FOLDER
-from lightning_sagemaker.recipes._common.outputs.files import write_text
 from lightning_sagemaker.recipes.albert_mlm.jobs import RECORDS, write_record
+from lightning_sagemaker.text_files import write_text
 
 STARTED = ".started.json"
 """File in the folder of an interrupted run: its settings."""

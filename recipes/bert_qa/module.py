@@ -20,10 +20,10 @@ from lightning_sagemaker.recipes._common.modules.fine_tuning import FineTunedMod
 from lightning_sagemaker.recipes._common.modules.gather import Rows
 from lightning_sagemaker.recipes._common.modules.metrics import LossAndAccuracy
 from lightning_sagemaker.recipes._common.modules.recipe_module import Batch
-from lightning_sagemaker.recipes._common.outputs.files import write_text
 from lightning_sagemaker.recipes._common.outputs.predictions import predictions_table
 from lightning_sagemaker.recipes.bert_qa.answers import Answers, best_spans, choose_answers, merge_windows
 from lightning_sagemaker.recipes.bert_qa.metrics import evaluate
+from lightning_sagemaker.text_files import write_text
 
 AUTO = "auto"
 

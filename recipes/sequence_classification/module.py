@@ -22,7 +22,6 @@ from lightning_sagemaker.recipes._common.modules.gather import Rows
 from lightning_sagemaker.recipes._common.modules.metrics import LossAndAccuracy
 from lightning_sagemaker.recipes._common.modules.pretrained import CONFIG_KEY
 from lightning_sagemaker.recipes._common.modules.recipe_module import Batch
-from lightning_sagemaker.recipes._common.outputs.files import write_text
 from lightning_sagemaker.recipes._common.outputs.pictures import confusion_matrix
 from lightning_sagemaker.recipes._common.outputs.predictions import predictions_table
 from lightning_sagemaker.recipes.sequence_classification.calibration import calibrate
@@ -32,6 +31,7 @@ from lightning_sagemaker.recipes.sequence_classification.glue import TASKS
 from lightning_sagemaker.recipes.sequence_classification.labels import MULTI, REGRESSION, SINGLE, LabelScheme
 from lightning_sagemaker.recipes.sequence_classification.metrics import evaluate, losses, report
 from lightning_sagemaker.recipes.sequence_classification.token_dropout import TokenDropout
+from lightning_sagemaker.text_files import write_text
 
 _PROBLEM_TYPES = {SINGLE: "single_label_classification", MULTI: "multi_label_classification", REGRESSION: "regression"}
 """Problem -> transformers' ``problem_type``."""

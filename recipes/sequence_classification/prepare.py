@@ -34,7 +34,6 @@ from lightning_sagemaker.recipes._common.data.tables import (
 )
 from lightning_sagemaker.recipes._common.data.wordpiece import train_wordpiece
 from lightning_sagemaker.recipes._common.modules.pretrained import load_config, load_tokenizer
-from lightning_sagemaker.recipes._common.outputs.files import write_text
 from lightning_sagemaker.recipes._common.outputs.text_report import count_everything
 from lightning_sagemaker.recipes.sequence_classification import labels as labelling
 from lightning_sagemaker.recipes.sequence_classification.cleaning import check_labels, check_texts, clean_records
@@ -42,6 +41,7 @@ from lightning_sagemaker.recipes.sequence_classification.glue import TASKS
 from lightning_sagemaker.recipes.sequence_classification.labels import LabelScheme, find_scheme
 from lightning_sagemaker.recipes.sequence_classification.splitting import stratified
 from lightning_sagemaker.recipes.sequence_classification.transactions import transactions
+from lightning_sagemaker.text_files import write_text
 
 BUILTIN = "transactions"
 REPORT = "report.json"

@@ -17,7 +17,7 @@ from lightning_sagemaker.data.damage import DamagedDataError, DataReadError
 from lightning_sagemaker.data.s3_objects import SCHEME, MissingError, S3Objects, split_address
 from lightning_sagemaker.recipes._common.data.cache import MANIFEST, all_files, settings_key
 from lightning_sagemaker.recipes._common.data.checksums import FAST, checksum_of, compare, find_change, find_damage
-from lightning_sagemaker.recipes._common.outputs.files import write_text
+from lightning_sagemaker.text_files import write_text
 
 _PART = 8 << 20
 """Bytes that are read at a time to compare a file."""

@@ -15,12 +15,12 @@ from lightning_sagemaker.callbacks import DataWait, Throughput
 from lightning_sagemaker.recipes._common.data.data_module import data_of
 from lightning_sagemaker.recipes._common.outputs.best import BestModel, Exported
 from lightning_sagemaker.recipes._common.outputs.export import model_card, write_serving_code
-from lightning_sagemaker.recipes._common.outputs.files import write_text
 from lightning_sagemaker.recipes._common.outputs.folders import RunFolders
 from lightning_sagemaker.recipes._common.outputs.pictures import training_curves
 from lightning_sagemaker.recipes._common.outputs.report_pages import html_page, terminal_lines
 from lightning_sagemaker.recipes._common.outputs.results import module_of
 from lightning_sagemaker.recipes._common.outputs.summary import evaluation_lines, interruption_lines, training_lines
+from lightning_sagemaker.text_files import write_text
 
 LAST_CHECKPOINT = "last.ckpt"
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from lightning_sagemaker.recipes._common.outputs.files import write_text
+from lightning_sagemaker.text_files import write_text
 
 _PACKAGES = ("lightning-sagemaker", "torch", "lightning", "transformers")
 

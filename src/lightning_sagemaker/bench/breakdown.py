@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from lightning_sagemaker.bench.intervals import Interval, clip, difference, length, union
+from lightning_sagemaker.text_files import write_text
 
 PARTS = ("data", "forward", "backward", "communication", "optimizer", "other")
 """Parts of a step, in the order in which they are shown. ``communication`` is that not overlapped with computation;
@@ -41,11 +42,7 @@ class Breakdown:
 
     def save(self, folder: Path) -> None:
         """Write ``breakdown-RANK.json``; a reader sees the complete file or none."""
-        folder.mkdir(parents=True, exist_ok=True)
-        path = folder / _FILE.format(rank=self.rank)
-        temporary = path.with_suffix(".part")
-        temporary.write_text(json.dumps(asdict(self)))
-        temporary.replace(path)
+        write_text(folder / _FILE.format(rank=self.rank), json.dumps(asdict(self)))
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from lightning_sagemaker.bench.cases import Case
 from lightning_sagemaker.bench.measure import Round
 from lightning_sagemaker.errors import LaunchError
 from lightning_sagemaker.job.job import SageMakerJob
+from lightning_sagemaker.text_files import write_text
 
 FILE = "results.json"
 _PACKAGES = ("lightning-sagemaker", "lightning", "torch", "transformers")
@@ -99,9 +100,8 @@ class Results:
 
     def save(self, folder: Path) -> None:
         """Write ``results.json`` and ``results.csv``; a reader sees complete files only."""
-        folder.mkdir(parents=True, exist_ok=True)
-        write(folder / FILE, json.dumps(self.plain(), indent=1) + "\n")
-        write(folder / "results.csv", self.csv())
+        write_text(folder / FILE, json.dumps(self.plain(), indent=1) + "\n")
+        write_text(folder / "results.csv", self.csv())
 
     def plain(self) -> dict[str, Any]:
         """The results in plain containers, for JSON."""
@@ -203,13 +203,6 @@ def environment(job: SageMakerJob) -> dict[str, Any]:
 def cores() -> int:
     """Number of CPU cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def write(path: Path, text: str) -> None:
-    """Write a file atomically: under a temporary name, then renamed."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(text)
-    temporary.replace(path)
 
 
 def best(cases: Sequence[Measured]) -> Measured:

@@ -20,6 +20,7 @@ from lightning_sagemaker.callbacks.auto_resume import AutoResume
 from lightning_sagemaker.checkpoint.deferred import DeferredCopies
 from lightning_sagemaker.checkpoint.host_memory import HostMemory, RankFile, launcher_folder, newest_complete
 from lightning_sagemaker.checkpoint.neighbours import Neighbours
+from lightning_sagemaker.checkpoint.part_names import by_name, parts_of
 from lightning_sagemaker.checkpoint.rank_state import write_rank
 from lightning_sagemaker.checkpoint.staging import Staging
 from lightning_sagemaker.collectives import forks
@@ -214,10 +215,7 @@ class MemoryCheckpoint(AsMade, Callback):
         self._join()
         with strategy.own_parts():
             rest = whole_checkpoint(trainer)
-        parts = {"state_dict": rest.pop("state_dict")}
-        for number, state in enumerate(rest.pop("optimizer_states", [])):
-            parts[f"optimizer_{number}"] = state
-        optimizers = {f"optimizer_{number}": one for number, one in enumerate(trainer.optimizers)}
+        parts, optimizers = parts_of(rest), by_name(trainer.optimizers)
         self._deferred = deferred = DeferredCopies()
         state = self._staging.copy(parts, deferred, optimizers)
         last, self._written = self._written, trainer.global_step

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -16,6 +15,7 @@ import torch
 
 from lightning_sagemaker._compat.trainer import log_interval
 from lightning_sagemaker._lightning import Callback
+from lightning_sagemaker.text_files import write_text
 
 if TYPE_CHECKING:
     from lightning_sagemaker._types import LightningModule, StateDict, Trainer
@@ -44,10 +44,7 @@ class ThroughputRecord:
 
     def save(self, path: Path) -> None:
         """Write as JSON; a reader sees the old file or the new one, never a part."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.{os.getpid()}")
-        temporary.write_text(json.dumps(asdict(self), indent=2) + "\n")
-        temporary.replace(path)
+        write_text(path, json.dumps(asdict(self), indent=2) + "\n")
 
     @classmethod
     def load(cls, path: Path) -> ThroughputRecord:

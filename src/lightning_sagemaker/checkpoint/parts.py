@@ -18,6 +18,7 @@ import torch.distributed.checkpoint as dcp
 from lightning_sagemaker._compat.dcp import read_whole
 from lightning_sagemaker.checkpoint.atomic_write import CheckpointError
 from lightning_sagemaker.checkpoint.find import META, SUMS, file_sum, fits_before, write_sums
+from lightning_sagemaker.checkpoint.part_names import OPTIMIZER, by_name
 from lightning_sagemaker.checkpoint.s3 import SCHEME, S3CheckpointIO
 from lightning_sagemaker.collectives.agreement import from_first, of_all, run_and_sync_errors
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from lightning_sagemaker._types import Checkpoint, CheckpointIO, PathLike, StateDict
 
 
-_GROUPS, _OPTIMIZER = "param_groups", "optimizer_"
+_GROUPS = "param_groups"
 
 
 class CheckpointParts:
@@ -132,9 +133,8 @@ def write_stages(checkpoint: Checkpoint, folder: Path) -> None:
     """
     is_first = dist.get_rank() == 0
     optimizers = checkpoint.pop("optimizer_states", [])
-    parts: StateDict = {"state_dict": checkpoint.pop("state_dict")}
-    for number, state in enumerate(optimizers):
-        parts[f"{_OPTIMIZER}{number}"] = {str(index): entry for index, entry in state["state"].items()}
+    states = by_name({str(index): entry for index, entry in state["state"].items()} for state in optimizers)
+    parts: StateDict = {"state_dict": checkpoint.pop("state_dict"), **states}
     checkpoint[_GROUPS] = [state[_GROUPS] for state in optimizers]
 
     def prepare() -> None:
@@ -175,11 +175,11 @@ def read_checkpoint(path: Path) -> Checkpoint:
         checkpoint["state_dict"] = parts["state_dict"]
         groups = checkpoint.pop(_GROUPS, None)  # of pipeline stages, whose parts hold the states alone
         if groups is None:
-            names = sorted((name for name in parts if name.startswith(_OPTIMIZER)), key=_number)
+            names = sorted((name for name in parts if name.startswith(OPTIMIZER)), key=_number)
             checkpoint["optimizer_states"] = [_by_number(parts[name]) for name in names]
         else:
-            states = [parts.get(f"{_OPTIMIZER}{number}", {}) for number in range(len(groups))]  # SGD has none
-            checkpoint["optimizer_states"] = [_of_stages(*pair) for pair in zip(states, groups, strict=True)]
+            states = [(parts.get(name, {}), own) for name, own in by_name(groups).items()]  # SGD has none
+            checkpoint["optimizer_states"] = [_of_stages(*pair) for pair in states]
     if not isinstance(checkpoint, dict) or "state_dict" not in checkpoint:
         raise CheckpointError(f"{path} holds no state_dict. HINT: name a checkpoint that a Trainer has written.")
     return checkpoint
@@ -199,7 +199,7 @@ def _own(folder: Path) -> list[Path]:
 
 
 def _number(name: str) -> int:
-    return int(name.removeprefix(_OPTIMIZER))
+    return int(name.removeprefix(OPTIMIZER))
 
 
 def _by_number(state: Checkpoint) -> StateDict:

@@ -23,6 +23,7 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from lightning_sagemaker.checkpoint.atomic_write import CheckpointError
+from lightning_sagemaker.checkpoint.part_names import by_name
 
 if TYPE_CHECKING:
     from torch.distributed.checkpoint.state_dict import OptimizerStateType, ValueType
@@ -63,8 +64,7 @@ def read_rank(path: Path, module: nn.Module, optimizers: Sequence[Optimizer]) ->
     with torch.no_grad():
         model = _filled(get_model_state_dict(module), parts["state_dict"], "state_dict")
         set_model_state_dict(module, cast("dict[str, ValueType]", model))
-        for number, optimizer in enumerate(optimizers):
-            name = f"optimizer_{number}"
+        for name, optimizer in by_name(optimizers).items():
             states = _filled(get_optimizer_state_dict(module, optimizer), parts[name], name)
             set_optimizer_state_dict(module, optimizer, cast("OptimizerStateType", states))
     rest: Checkpoint | None = content["rest"]

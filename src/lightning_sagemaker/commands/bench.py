@@ -99,9 +99,10 @@ def main(arguments: argparse.Namespace) -> int:
 def _measure(arguments: argparse.Namespace) -> int:
     from lightning_sagemaker.bench.cases import Program
     from lightning_sagemaker.bench.page import report
-    from lightning_sagemaker.bench.results import cores, write
+    from lightning_sagemaker.bench.results import cores
     from lightning_sagemaker.bench.text_report import table
     from lightning_sagemaker.job.job import SageMakerJob
+    from lightning_sagemaker.text_files import write_text
 
     program = Program(arguments.target, tuple(arguments.script_arguments))
     program.path()  # reports a wrong target before anything runs
@@ -121,7 +122,7 @@ def _measure(arguments: argparse.Namespace) -> int:
     threads = max(1, cores() // max(case.ranks for case in cases))
     results = _run(arguments.kind, program, cases, samples, threads, arguments, scratch)
     results.save(folder)
-    write(folder / "report.html", report(results))
+    write_text(folder / "report.html", report(results))
     print(f"\n{table(results)}\n\nreport: {folder / 'report.html'}")
     return 0 if all(len(one.rounds) == arguments.rounds for one in results.cases) else 1
 
@@ -240,8 +241,9 @@ def _breakdown(program: Program, case: Case, folder: Path, threads: int, timeout
 
 def _compare(arguments: argparse.Namespace) -> int:
     from lightning_sagemaker.bench.page import comparison
-    from lightning_sagemaker.bench.results import Results, write
+    from lightning_sagemaker.bench.results import Results
     from lightning_sagemaker.bench.verdicts import compare, differences
+    from lightning_sagemaker.text_files import write_text
 
     first, second = Results.load(arguments.first), Results.load(arguments.second)
     pairs = compare(first, second)
@@ -250,5 +252,5 @@ def _compare(arguments: argparse.Namespace) -> int:
     for text in differences(first, second):
         print(f"differs: {text}")
     if arguments.output is not None:
-        write(arguments.output, comparison(first, second, pairs))
+        write_text(arguments.output, comparison(first, second, pairs))
     return 0

@@ -126,11 +126,11 @@ def main(arguments: argparse.Namespace) -> int:
     if arguments.save:
         from pathlib import Path
 
-        from lightning_sagemaker.simulator.contract import write_atomically
+        from lightning_sagemaker.text_files import write_text
 
         text = config.to_yaml()
         try:
-            write_atomically(Path(arguments.save), text)
+            write_text(Path(arguments.save), text)
         except (OSError, ValueError) as error:
             why = getattr(error, "strerror", None) or error
             raise LaunchError(

@@ -18,7 +18,7 @@ from typing import TextIO
 
 from lightning_sagemaker.simulator import checks
 from lightning_sagemaker.simulator.containers import modeltrainer, toolkit
-from lightning_sagemaker.simulator.contract import MASTER_PORT, Cluster, Folders, write_atomically
+from lightning_sagemaker.simulator.contract import MASTER_PORT, Cluster, Folders
 from lightning_sagemaker.simulator.display import Digest, Lines
 from lightning_sagemaker.simulator.elastic import FILE as HOSTS_FILE
 from lightning_sagemaker.simulator.elastic import Changes, ElasticHosts, plan_hosts
@@ -45,6 +45,7 @@ from lightning_sagemaker.simulator.output import lasting
 from lightning_sagemaker.simulator.preload import plan as preloading
 from lightning_sagemaker.simulator.processes import Job
 from lightning_sagemaker.simulator.streams import Failure, sentence_of
+from lightning_sagemaker.text_files import write_text
 
 DISTRIBUTIONS = ("smddp", "ddp", "torch_distributed", "mpi", "smp", "none")
 LOGS = "logs"
@@ -283,7 +284,7 @@ class _Run:
         prepare_folders(cluster, self.module, folders, cluster.hosts[index], self.sources, self.code)
         gpus = gpu_variables(self.visible_gpus, index, cluster.gpus_per_host)
         of_ranks = rank_environment(cluster, self.module, index, folders) | gpus
-        write_atomically(self.folder / f"host-{index}.json", json.dumps(of_ranks))
+        write_text(self.folder / f"host-{index}.json", json.dumps(of_ranks))
         # The hosts share this machine's cores; torchrun and Open MPI would use all of them once per process.
         threads = (os.cpu_count() or 1) // (len(cluster.hosts) * cluster.processes_per_host)
         base = {"OMP_NUM_THREADS": str(max(1, threads))} | own_environment()
@@ -302,7 +303,7 @@ class _Run:
         _say(self.output, f"the full output of each rank is in {self.root / LOGS}")
         path = Folders(self.root / failure.host).failure
         if not path.exists() or not path.stat().st_size:  # prefer what the script wrote, as SageMaker does
-            write_atomically(path, failure_text(where, failure.last_lines))
+            write_text(path, failure_text(where, failure.last_lines))
 
 
 def failure_text(where: str, lines: Sequence[str]) -> str:

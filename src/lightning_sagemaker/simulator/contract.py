@@ -8,7 +8,6 @@ Sources: the CreateTrainingJob API and the developer guide's page on how trainin
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 
 from lightning_sagemaker.errors import LaunchError
 from lightning_sagemaker.job.job import CHECKPOINTS, MODEL, OUTPUT
+from lightning_sagemaker.text_files import write_text
 
 GROUP = "homogeneousCluster"
 """Name of the only instance group of a job that defines none."""
@@ -153,13 +153,6 @@ def compact(value: object) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Write ``text`` to a temporary file and rename it, so that readers never see an incomplete file."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(text)
-    temporary.replace(path)
-
-
 def write_config(
     cluster: Cluster, host: str, folders: Folders, hyperparameters: Mapping[str, str], channels: tuple[str, ...]
 ) -> None:
@@ -178,4 +171,4 @@ def write_config(
         ("hyperparameters", dict(hyperparameters)),
         ("inputdataconfig", input_data_config(channels)),
     ):
-        write_atomically(folders.config / f"{name}.json", json.dumps(content))
+        write_text(folders.config / f"{name}.json", json.dumps(content))

@@ -19,7 +19,7 @@ from lightning_sagemaker.errors import LaunchError
 from lightning_sagemaker.job.job import DEFAULT_ROOT
 from lightning_sagemaker.simulator import checks
 from lightning_sagemaker.simulator.cluster import LocalResult
-from lightning_sagemaker.simulator.contract import GROUP, Folders, write_atomically
+from lightning_sagemaker.simulator.contract import GROUP, Folders
 from lightning_sagemaker.simulator.display import Lines
 from lightning_sagemaker.simulator.hosts import (
     free_port,
@@ -33,6 +33,7 @@ from lightning_sagemaker.simulator.hosts import (
 from lightning_sagemaker.simulator.launchers import host_shim
 from lightning_sagemaker.simulator.names import make_names
 from lightning_sagemaker.simulator.processes import Job
+from lightning_sagemaker.text_files import write_text
 
 Fetch = Callable[[str, Path], None]
 """Called with an ``s3://`` URI and a folder; copies the object or prefix into the folder."""
@@ -126,7 +127,7 @@ class _Run:
                 ("hyperparameters", dict(self._request.get("HyperParameters", {}))),
                 ("inputdataconfig", {channel["ChannelName"]: _input_config(channel) for channel in channels}),
             ):
-                write_atomically(folders.config / f"{name}.json", json.dumps(content))
+                write_text(folders.config / f"{name}.json", json.dumps(content))
             for channel in channels:
                 target = folders.data / channel["ChannelName"]
                 if target.is_symlink():  # to a local folder

@@ -16,6 +16,7 @@ from lightning_sagemaker._compat.optimizer_states import exact_optimizer_states
 from lightning_sagemaker._lightning import MisconfigurationException
 from lightning_sagemaker.checkpoint.background import BackgroundSave
 from lightning_sagemaker.checkpoint.host_memory import SUFFIX
+from lightning_sagemaker.checkpoint.part_names import by_name, parts_of
 from lightning_sagemaker.checkpoint.rank_state import read_rank
 from lightning_sagemaker.checkpoint.s3 import S3CheckpointIO
 from lightning_sagemaker.collectives.agreement import from_first
@@ -125,11 +126,8 @@ class AsyncCheckpointing:
         if self._background is None:
             self._background = BackgroundSave(self.global_rank, self.world_size, lambda: self.remote_checkpoints)
         rest = dict(checkpoint)
-        parts = {"state_dict": rest.pop("state_dict")}
-        for number, state in enumerate(rest.pop("optimizer_states", [])):
-            parts[f"optimizer_{number}"] = state
-        optimizers = {f"optimizer_{number}": optimizer for number, optimizer in enumerate(self.optimizers)}
-        deferred = {name: found for name, found in optimizers.items() if isinstance(found, Optimizer)}
+        parts = parts_of(rest)
+        deferred = {name: found for name, found in by_name(self.optimizers).items() if isinstance(found, Optimizer)}
         self._background.begin(parts, rest, str(filepath), deferred)
         if self.lightning_module.trainer.state.finished:  # there is no training to overlap with
             self.finish_saving()

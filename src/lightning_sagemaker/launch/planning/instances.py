@@ -15,7 +15,7 @@ from typing import Any
 from lightning_sagemaker.aws_types import Client
 from lightning_sagemaker.errors import LaunchError, suggestion
 from lightning_sagemaker.launch.aws import make_client
-from lightning_sagemaker.simulator.contract import write_atomically
+from lightning_sagemaker.text_files import write_text
 
 _NEURON = ("Trainium", "Trainium2", "Inferentia", "Inferentia2")
 
@@ -117,7 +117,7 @@ def refresh_instances(region: str, client: Client | None = None) -> Path:
     }
     path = refreshed_table()
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, json.dumps(content, indent=1))
+    write_text(path, json.dumps(content, indent=1))
     _table.cache_clear()
     INSTANCES.update(_instances(content))
     return path

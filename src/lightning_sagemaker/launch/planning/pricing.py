@@ -15,7 +15,7 @@ from typing import Any
 from lightning_sagemaker.aws_types import Client
 from lightning_sagemaker.errors import LaunchError
 from lightning_sagemaker.launch.planning.instances import INSTANCES
-from lightning_sagemaker.simulator.contract import write_atomically
+from lightning_sagemaker.text_files import write_text
 
 _LIST_REGION = "us-east-1"
 """Region of the Price List API, which has the prices of all regions."""
@@ -130,7 +130,7 @@ def refresh_prices(region: str, client: Client | None = None) -> Path:
     }
     path = _refreshed(region)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, json.dumps(content, indent=1))
+    write_text(path, json.dumps(content, indent=1))
     return path
 
 
