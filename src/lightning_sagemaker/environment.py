@@ -17,6 +17,7 @@ from lightning_sagemaker._lightning import (
 )
 from lightning_sagemaker.job import Launcher, SageMakerJob, SageMakerJobError
 from lightning_sagemaker.job.process import begin_start
+from lightning_sagemaker.job.settings import refuse_devices, refuse_num_nodes
 
 log = logging.getLogger(__name__)
 
@@ -153,15 +154,9 @@ class SageMakerEnvironment(ClusterEnvironment):
         """
         job = self.job
         if num_nodes != job.num_nodes:
-            raise SageMakerJobError(
-                f"num_nodes={num_nodes} was set, but this job has {job.num_nodes} host(s): {', '.join(job.hosts)}."
-                f" HINT: leave num_nodes out, or set num_nodes={job.num_nodes}."
-            )
+            raise refuse_num_nodes(job, num_nodes)
         if self.launched and num_devices != job.local_world_size:
-            raise SageMakerJobError(
-                f"devices={num_devices} was set, but {job.launcher.value} started {job.local_world_size} process(es)"
-                f" on each host. HINT: leave devices out, or set devices={job.local_world_size}."
-            )
+            raise refuse_devices(job.local_world_size, num_devices)
         if not self.creates_processes_externally:
             begin_start()
 

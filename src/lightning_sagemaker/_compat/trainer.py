@@ -6,6 +6,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, cast
 
 if TYPE_CHECKING:
+    from torch.optim import Optimizer
+
     from lightning_sagemaker._types import (
         Callback,
         Checkpoint,
@@ -39,6 +41,12 @@ def loaded_callback_states(trainer: Trainer) -> dict[str, StateDict]:
     """States of callbacks, by their keys, in the checkpoint that is being loaded."""
     loaded = trainer._checkpoint_connector._loaded_checkpoint or {}
     return cast("dict[str, StateDict]", loaded.get("callbacks", {}))
+
+
+def bare_optimizer(optimizer: Optimizer) -> Optimizer:
+    """An optimizer without Lightning's wrapper."""
+    found: Optimizer = getattr(optimizer, "_optimizer", optimizer)
+    return found
 
 
 def log_interval(trainer: Trainer) -> int:

@@ -19,6 +19,7 @@ from lightning_sagemaker.callbacks.late_saves import LateSaves
 from lightning_sagemaker.callbacks.logged_runs import load_logged_runs, save_logged_runs
 from lightning_sagemaker.callbacks.own_objects import reading_own_objects
 from lightning_sagemaker.callbacks.places import checkpoint_folder, is_remote, remote_io
+from lightning_sagemaker.callbacks.shared_folder import check_on_all_hosts, searched
 from lightning_sagemaker.checkpoint.atomic_write import CheckpointError
 from lightning_sagemaker.checkpoint.find import STATE, find_checkpoint
 
@@ -102,10 +103,8 @@ class AutoResume(AsMade, Callback):
             return
         else:
             rank_zero_info(f"Resuming from step {step}: {path}")
-        if not is_remote(path) and not trainer.strategy.reduce_boolean_decision(Path(path).exists()):
-            raise CheckpointError(
-                f"{path} is on the first host, but not on all. HINT: give all hosts the same checkpoint_s3_uri or folder."
-            )
+        if not is_remote(path):
+            check_on_all_hosts(path, trainer.strategy.reduce_boolean_decision(Path(path).exists()))
         # Where Trainer.fit(ckpt_path=...) begins to load; the rest of it follows in any case.
         trainer._checkpoint_connector.resume_start(path, weights_only=self._weights_only)
         self.fit_state.found = path, self._weights_only
@@ -113,15 +112,7 @@ class AutoResume(AsMade, Callback):
     def _look(self, trainer: Trainer, folder: str) -> tuple[tuple[str, int] | None, str | None]:
         if not trainer.is_global_zero or not self._search:
             return None, None
-        try:
-            return self._find(trainer, folder), None
-        except CheckpointError as error:
-            return None, str(error)
-        except Exception as error:  # raised here alone, it would leave the others waiting
-            return None, (
-                f"{folder} could not be searched for checkpoints ({type(error).__name__}: {error}). HINT: name a folder that"
-                " this process may read."
-            )
+        return searched(folder, lambda: self._find(trainer, folder))
 
     def _find(self, trainer: Trainer, folder: str) -> tuple[str, int] | None:
         if is_remote(folder):

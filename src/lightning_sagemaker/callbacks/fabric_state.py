@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, cast
 from torch import nn
 
 from lightning_sagemaker._compat.fabric import iterations, set_iterations, wrapped_module
-from lightning_sagemaker._lightning import TorchCheckpointIO, rank_zero_info, rank_zero_warn
+from lightning_sagemaker._lightning import TorchCheckpointIO, rank_zero_info
 from lightning_sagemaker.callbacks.completed_fits import complete, completed
 from lightning_sagemaker.callbacks.fabric_data import KEEP_DATA, LoopData
 from lightning_sagemaker.callbacks.fabric_values import (
@@ -24,6 +24,7 @@ from lightning_sagemaker.callbacks.fabric_values import (
     values_of,
 )
 from lightning_sagemaker.callbacks.places import is_remote, name_of, names_in, outdated, remove
+from lightning_sagemaker.callbacks.shared_folder import check_on_all_hosts, searched, without_old_ones
 from lightning_sagemaker.checkpoint.atomic_write import CheckpointError
 from lightning_sagemaker.checkpoint.exchanged_weights import LoopWeights
 from lightning_sagemaker.checkpoint.find import STATE, find_checkpoint
@@ -214,14 +215,12 @@ class FabricState:
         if failures := [one for one in of_all(failure, ranks) if one is not None]:
             raise CheckpointError(failures[0])
         if self._fabric.is_global_zero:
-            try:
-                for name in outdated(names_in(None, str(self._folder)), step, self._keep, self._loops):
-                    remove(None, str(self._folder / name))
-            except OSError as error:  # raised here alone, it would leave the others waiting
-                rank_zero_warn(
-                    f"Older checkpoints in {self._folder} could not be deleted: {error}. HINT: free space there yourself."
-                )
+            without_old_ones(str(self._folder), lambda: self._remove_old(step))
         return path
+
+    def _remove_old(self, step: int) -> None:
+        for name in outdated(names_in(None, str(self._folder)), step, self._keep, self._loops):
+            remove(None, str(self._folder / name))
 
     def complete(self) -> None:
         """All epochs are over: a later loop of this process with the same folder has its own checkpoints."""
@@ -238,15 +237,13 @@ class FabricState:
 
         """
         self._loops = completed(self._folder)
-        path, failure = self._fabric.broadcast(self._look() if self._fabric.is_global_zero else (None, None))
+        looked = searched(str(self._folder), self._find) if self._fabric.is_global_zero else (None, None)
+        path, failure = self._fabric.broadcast(looked)
         if failure is not None:
             raise CheckpointError(failure)
         if path is None:
             return 0, 0, 0
-        if not all(of_all(Path(path).exists(), self._fabric.world_size)):
-            raise CheckpointError(
-                f"{path} is on the first host, but not on all. HINT: give all hosts the same checkpoint_s3_uri or folder."
-            )
+        check_on_all_hosts(path, all(of_all(Path(path).exists(), self._fabric.world_size)))
         content = {**self._data.wanted(), _STEP: 0, STATE: {}}
         self._fabric.load(path, content, weights_only=self._weights_only)
         self.loaded = cast("WrittenEntry", content[STATE])
@@ -267,18 +264,17 @@ class FabricState:
             restore_buffers(buffers_in(self._state), ranks[rank]["buffers"])
             restore_random_state(ranks[rank]["random"])
 
-    def _look(self) -> tuple[str | None, str | None]:
-        try:
-            found = find_checkpoint(self._folder, rank_zero_info, self._weights_only, self._loops, KEEP_DATA)
-        except (OSError, CheckpointError) as error:
-            return None, str(error)
+    def _find(self) -> str | None:
+        found = find_checkpoint(self._folder, rank_zero_info, self._weights_only, self._loops, KEEP_DATA)
         if found is None:
             rank_zero_info(f"No checkpoint in {self._folder}: starting from scratch.")
-            return None, None
+            return None
         if not found.exact:
-            return None, f"{found.path} was not written by an InterruptibleLoop. HINT: give the loop its own folder."
+            raise CheckpointError(
+                f"{found.path} was not written by an InterruptibleLoop. HINT: give the loop its own folder."
+            )
         rank_zero_info(f"Resuming from step {found.step}: {found.path}")
-        return str(found.path), None
+        return str(found.path)
 
 
 def _reducer_state(module: nn.Module | None) -> ReducerEntry:

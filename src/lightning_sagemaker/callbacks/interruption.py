@@ -20,8 +20,8 @@ from lightning_sagemaker._lightning import Callback, rank_zero_info, rank_zero_w
 from lightning_sagemaker.callbacks.as_made import AsMade
 from lightning_sagemaker.callbacks.auto_resume import AutoResume
 from lightning_sagemaker.callbacks.places import checkpoint_folder, name_of, names_in, outdated, remove
+from lightning_sagemaker.callbacks.shared_folder import without_old_ones
 from lightning_sagemaker.callbacks.signals import StopSignals
-from lightning_sagemaker.checkpoint.atomic_write import CheckpointError
 from lightning_sagemaker.collectives.agreement import of_all
 from lightning_sagemaker.collectives.async_max import AsyncMaxReduce
 from lightning_sagemaker.collectives.pace import Pace, ask
@@ -259,12 +259,7 @@ class SpotInterruption(AsMade, Callback):
                 f"Saving takes {self._save_seconds:.1f} s; saving every {self._interval:.0f} s to limit overhead."
             )
         if trainer.is_global_zero:
-            try:
-                self._remove_old(trainer, folder)
-            except (OSError, CheckpointError) as error:  # raised here alone, it would leave the others waiting
-                rank_zero_warn(
-                    f"Older checkpoints in {folder} could not be deleted: {error}. HINT: free space there yourself."
-                )
+            without_old_ones(folder, lambda: self._remove_old(trainer, folder))
         return path
 
     def _remove_old(self, trainer: Trainer, folder: str) -> None:

@@ -13,6 +13,7 @@ from torch.nn import Module
 from torch.optim import Optimizer
 
 from lightning_sagemaker._compat.optimizer_states import exact_optimizer_states
+from lightning_sagemaker._compat.trainer import bare_optimizer
 from lightning_sagemaker._lightning import MisconfigurationException
 from lightning_sagemaker.checkpoint.background import BackgroundSave
 from lightning_sagemaker.checkpoint.host_memory import SUFFIX
@@ -109,9 +110,8 @@ class AsyncCheckpointing:
             if not self._in_own_parts:
                 found: dict[str, Any] = super().optimizer_state(optimizer)  # type: ignore[misc]
                 return found
-            optimizer = getattr(optimizer, "_optimizer", optimizer)  # without LightningOptimizer around it
             assert self.model is not None
-            return dict(get_optimizer_state_dict(self.model, optimizer, options=StateDictOptions()))
+            return dict(get_optimizer_state_dict(self.model, bare_optimizer(optimizer), options=StateDictOptions()))
 
     def save_checkpoint(self, checkpoint: Checkpoint, filepath: PathLike, storage_options: object = None) -> None:
         """Start writing a checkpoint; called on all processes.

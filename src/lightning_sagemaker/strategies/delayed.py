@@ -13,15 +13,13 @@ import torch
 from torch import Tensor
 
 from lightning_sagemaker._compat.averages import keep_averages
-from lightning_sagemaker._compat.trainer import callbacks_of
+from lightning_sagemaker._compat.trainer import bare_optimizer, callbacks_of
 from lightning_sagemaker._lightning import TorchCheckpointIO, rank_zero_info, rank_zero_warn
 from lightning_sagemaker.parallel import delayed
 from lightning_sagemaker.parallel.degrees import ParallelDegrees
 from lightning_sagemaker.parallel.model import PipelinedModel
 
 if TYPE_CHECKING:
-    from torch.optim import Optimizer
-
     from lightning_sagemaker._lightning import DDPStrategy as Host
     from lightning_sagemaker._types import LightningModule, PathLike, StateDict
 else:
@@ -118,7 +116,7 @@ class DelayedModel(Host):
     def _load_own_states(self, pipeline: PipelinedModel) -> None:
         """What checkpoints have of this process's parameters, into the optimizers."""
         for optimizer, states in zip(self.optimizers, self._states, strict=False):
-            inner: Optimizer = getattr(optimizer, "_optimizer", optimizer)
+            inner = bare_optimizer(optimizer)
             parameters = [parameter for group in inner.param_groups for parameter in group["params"]]
             own = {
                 number: {key: _copied(value) for key, value in state.items()}

@@ -21,6 +21,7 @@ from lightning_sagemaker.data.sharing import prepare_sharing
 from lightning_sagemaker.environment import SageMakerEnvironment
 from lightning_sagemaker.job import Launcher, SageMakerJob, SageMakerJobError
 from lightning_sagemaker.job.hosts import driver_gpus
+from lightning_sagemaker.job.settings import refuse_devices, refuse_num_nodes
 from lightning_sagemaker.recovery.supervised import is_supervised
 from lightning_sagemaker.recovery.together import meet
 from lightning_sagemaker.strategies import starting
@@ -91,10 +92,7 @@ class JobAware(Host):
     @_num_nodes.setter
     def _num_nodes(self, num_nodes: int) -> None:
         if self._follows_job and num_nodes not in (1, self.job.num_nodes):  # 1 is the default: not a choice
-            raise SageMakerJobError(
-                f"num_nodes={num_nodes} was set, but this job has {self.job.num_nodes} host(s):"
-                f" {', '.join(self.job.hosts)}. HINT: leave num_nodes out, or set num_nodes={self.job.num_nodes}."
-            )
+            raise refuse_num_nodes(self.job, num_nodes)
         self._requested_num_nodes = num_nodes
 
     @property
@@ -193,7 +191,4 @@ def _fit_devices(devices: list[torch.device], launched: int) -> list[torch.devic
     if devices[0].type == "cuda" and found == torch.cuda.device_count() and launched < found:
         rank_zero_info(f"Using {launched} of the {found} GPUs: the launcher started {launched} processes on this host.")
         return devices[:launched]
-    raise SageMakerJobError(
-        f"devices={found} was set, but the launcher started {launched} process(es) on this host."
-        f" HINT: leave devices out, or set devices={launched}."
-    )
+    raise refuse_devices(launched, found)

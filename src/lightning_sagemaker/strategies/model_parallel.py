@@ -15,7 +15,7 @@ from typing_extensions import override
 
 from lightning_sagemaker._compat.averages import keep_averages
 from lightning_sagemaker._compat.guard import require, shadow
-from lightning_sagemaker._compat.trainer import callbacks_of
+from lightning_sagemaker._compat.trainer import bare_optimizer, callbacks_of
 from lightning_sagemaker._lightning import (
     MisconfigurationException,
     Precision,
@@ -136,7 +136,7 @@ class SMPStrategy(ReplicaBatches, DelayedModel, PipelineCheckpoints, ParallelLay
         if trainer.state.fn == TrainerFn.FITTING:
             self.setup_optimizers(trainer)
             for optimizer in self.optimizers:
-                check_scope(getattr(optimizer, "_optimizer", optimizer), self.degrees.tensor > 1)
+                check_scope(bare_optimizer(optimizer), self.degrees.tensor > 1)
             if self.degrees.microbatches > 1:
                 say_statistics(module)
         self.setup_precision_plugin()

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lightning_sagemaker._compat.averages import averages_of
-from lightning_sagemaker._compat.trainer import callbacks_of
+from lightning_sagemaker._compat.trainer import bare_optimizer, callbacks_of
 from lightning_sagemaker._lightning import rank_zero_warn
 from lightning_sagemaker.checkpoint.parts import read_checkpoint, write_stages
 from lightning_sagemaker.parallel.groups import ParallelGroups
@@ -87,7 +87,7 @@ class PipelineCheckpoints(ShardedCheckpoints, Host):
         if self._pipeline is None:
             return super().optimizer_state(optimizer)
         kind = self._pipeline.own_optimizer if self.saves_parts else self._pipeline.gather_optimizer
-        return kind(getattr(optimizer, "_optimizer", optimizer))  # Lightning's wrapper has one within
+        return kind(bare_optimizer(optimizer))
 
     def _cut_beside(self, pipeline: PipelinedModel) -> None:
         """Cut what belongs to the module as it was cut: averages of its weights, and the optimizers' states."""

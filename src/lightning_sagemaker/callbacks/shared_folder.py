@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A folder of checkpoints in which one rank searches and deletes for all: a failure there alone leaves them waiting."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from lightning_sagemaker._lightning import rank_zero_warn
+from lightning_sagemaker.checkpoint.atomic_write import CheckpointError
+
+T = TypeVar("T")
+
+
+def searched(folder: str, search: Callable[[], T]) -> tuple[T | None, str | None]:
+    """What a search on one rank finds, or the message with which it fails: to be broadcast.
+
+    Args:
+        folder: Where it searches.
+        search: Finds a checkpoint.
+
+    """
+    try:
+        return search(), None
+    except CheckpointError as error:
+        return None, str(error)
+    except Exception as error:
+        return None, (
+            f"{folder} could not be searched for checkpoints ({type(error).__name__}: {error}). HINT: name a folder that"
+            " this process may read."
+        )
+
+
+def check_on_all_hosts(path: str, is_on_all: bool) -> None:
+    """Refuse a checkpoint that some hosts do not have.
+
+    Raises:
+        CheckpointError: If it is not on all.
+
+    """
+    if not is_on_all:
+        raise CheckpointError(
+            f"{path} is on the first host, but not on all. HINT: give all hosts the same checkpoint_s3_uri or folder."
+        )
+
+
+def without_old_ones(folder: str, delete: Callable[[], None]) -> None:
+    """Delete older checkpoints on one rank, or warn."""
+    try:
+        delete()
+    except (OSError, CheckpointError) as error:
+        rank_zero_warn(f"Older checkpoints in {folder} could not be deleted: {error}. HINT: free space there yourself.")
