@@ -92,14 +92,14 @@ def test_copies_in_a_fit_are_as_made(tmp_path):
         by_kind = {type(one): one for one in found}
         assert set(by_kind) >= {type(one) for one in made}
         resume, spot, heart = (by_kind[kind] for kind in (AutoResume, SpotInterruption, Heartbeat))
-        assert (resume._dirpath, resume._search, resume._state, resume._events) == (tmp_path, False, None, None)
-        assert (spot._dirpath, spot._save_every, spot._keep, spot._events) == (tmp_path, 7.0, 4, None)
+        assert (resume.dirpath, resume._search, resume._state, resume._events) == (tmp_path, False, None, None)
+        assert (spot.dirpath, spot._save_every, spot._keep, spot._events) == (tmp_path, 7.0, 4, None)
         assert (heart._every, heart._patience, heart._threads) == (1.5, 60.0, [])
 
 
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda value: pickle.loads(pickle.dumps(value))])
 def test_a_copy_has_the_arguments(copied, tmp_path):
     own = copied(copied(Own(tmp_path, name="b")))
-    assert (own.name, own._dirpath, own._search) == ("b", tmp_path, False)
+    assert (own.name, own.dirpath, own._search) == ("b", tmp_path, False)
     assert copied(MemoryCheckpoint(7))._every_n_steps == 7
     assert isinstance(copied(MetricLogger()), MetricLogger)

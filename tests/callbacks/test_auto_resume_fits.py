@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader
 
 from lightning_sagemaker import AutoResume, SpotInterruption
 from lightning_sagemaker.callbacks import completed_fits
+from lightning_sagemaker.callbacks.auto_resume import auto_resume_of
 from lightning_sagemaker.callbacks.interruption import Interrupted
 from tests.conftest import new_process
 
@@ -162,3 +163,33 @@ def test_without_a_folder_a_restarted_run_looks_where_it_has_saved(tmp_path):
     first = run(AutoResume(), SpotInterruption(overhead=1.0), StopAt(5))
     assert (tmp_path / "checkpoints" / "auto-step=5.ckpt").exists()
     assert [*first, *run(SpotInterruption(overhead=1.0), AutoResume())] == alone
+
+
+@pytest.mark.parametrize("given", ["saves", "resumes"])
+def test_a_folder_that_one_callback_is_given_is_the_others_too(tmp_path, given):
+    def callbacks():
+        saves, resumes = ({"dirpath": tmp_path / "own"} if given == one else {} for one in ("saves", "resumes"))
+        return AutoResume(**resumes), SpotInterruption(**saves, save_every=None)
+
+    def trainer(*others):
+        return trainer_of(None, *callbacks(), *others, default_root_dir=tmp_path)
+
+    with contextlib.suppress(Interrupted):
+        trainer(StopAt(3)).fit(Module())
+    new_process()
+    resumed = Module()
+    trainer().fit(resumed)
+    assert [step for step, _ in resumed.seen] == [*range(3, 12)]
+    assert not (tmp_path / "checkpoints").exists()
+
+
+def test_what_ends_a_job_saves_where_this_fit_resumes_from(tmp_path):
+    paths = []
+
+    class Ends(Callback):
+        def on_train_end(self, trainer, module):
+            paths.append(auto_resume_of(trainer).next_path(trainer))
+
+    for _ in range(2):
+        trainer_of(tmp_path, Ends()).fit(Module())
+    assert paths == [f"{tmp_path}/auto-step=12.ckpt", f"{tmp_path}/auto-fit=1-step=12.ckpt"]

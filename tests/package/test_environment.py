@@ -80,7 +80,12 @@ def test_one_host_alone_takes_a_free_port(monkeypatch):
     ("job", "devices", "nodes", "words"),
     [
         (LAUNCHED, 2, 3, "num_nodes=3 was set, but this job has 2 host(s): algo-1, algo-2. HINT: leave num_nodes out"),
-        (LAUNCHED, 4, 2, "devices=4 was set, but the launcher started 2 process(es) on this host. HINT: leave devices out"),
+        (
+            LAUNCHED,
+            4,
+            2,
+            "devices=4 was set, but the launcher started 2 process(es) on this host. HINT: leave devices out",
+        ),
         (PLAIN, 1, 1, "num_nodes=1 was set, but this job has 2"),
     ],
 )

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A script that trains, tests, trains on, and trains with another Trainer; its arguments: folder, strategy."""
+"""A script that trains, tests, trains on, and trains with another Trainer.
+
+Its arguments: folder, strategy, and, if it resumes, from where.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +19,9 @@ from lightning.pytorch.callbacks import RichProgressBar
 from torch.utils.data import DataLoader, TensorDataset
 from torchmetrics.classification import MulticlassAccuracy
 
-import lightning_sagemaker  # noqa: F401
+from lightning_sagemaker import AutoResume
 
-FOLDER, STRATEGY = Path(sys.argv[1]), sys.argv[2]
+FOLDER, STRATEGY, RESUMES = Path(sys.argv[1]), sys.argv[2], sys.argv[3:]
 RANK = os.environ.get("RANK", "0")
 
 
@@ -65,7 +68,7 @@ def data(size: int) -> TensorDataset:
 
 def trainer() -> Trainer:
     quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_model_summary"), False)
-    more = {"default_root_dir": FOLDER, "callbacks": [RichProgressBar(), Writes()]}
+    more = {"default_root_dir": FOLDER, "callbacks": [RichProgressBar(), Writes(), *map(AutoResume, RESUMES)]}
     return Trainer(strategy=STRATEGY, accelerator="cpu", devices=2, max_epochs=2, **more, **quiet)
 
 

@@ -17,11 +17,11 @@ SCRIPT = Path(__file__).parent / "several_fits.py"
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="ranks are supervised on Linux")
 
 
-def _start(folder: Path, program: list[str], strategy: str) -> subprocess.Popen[bytes]:
-    folder.mkdir()
+def _start(folder: Path, program: list[str], strategy: str, *resumes: str) -> subprocess.Popen[bytes]:
+    folder.mkdir(exist_ok=True)
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     with (folder / "output.txt").open("wb") as output:
-        command = [sys.executable, "-m", *program, str(SCRIPT), str(folder), strategy]
+        command = [sys.executable, "-m", *program, str(SCRIPT), str(folder), strategy, *resumes]
         return subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=environment)
 
 
@@ -79,3 +79,21 @@ def test_a_rank_that_fails_after_the_training_fails_the_job(tmp_path):
     done = subprocess.run([*command, str(tmp_path / "job"), "sagemaker"], capture_output=True, text=True, timeout=120)
     assert done.returncode == 3
     assert "rank 1 ended with exit code 3 after the first fit, and is not replaced." in done.stderr
+
+
+@pytest.mark.slow  # the ranks that are left wait a minute
+def test_a_job_that_ends_for_want_of_ranks_goes_on_in_the_same_fit(tmp_path, stock):
+    """Its last checkpoint is that of the fit, in the folder that the script resumes from."""
+    folder, kept = tmp_path / "job", tmp_path / "kept"
+    program = ["lightning_sagemaker.cli", "supervise", "--processes", "2", "--minimum", "2", "--max-restarts", "0"]
+    process = _start(folder, program, "sagemaker", str(kept))
+    _kill(folder, process, 1, "third", 10)
+    assert process.wait(120) != 0
+    output = (folder / "output.txt").read_text()
+    assert f"Wrote {kept}/auto-fit=2-step=" in output, output
+    (folder / "rank-0.jsonl").unlink()
+    assert _start(folder, program, "sagemaker", str(kept)).wait(120) == 0, (folder / "output.txt").read_text()
+    rows = [json.loads(line) for line in (folder / "rank-0.jsonl").read_text().splitlines()]
+    assert rows[0][:2] == ["first", 0]
+    assert min(step for stage, step, _ in rows if stage == "third") >= 10
+    assert json.loads((folder / "found.json").read_text()) == stock

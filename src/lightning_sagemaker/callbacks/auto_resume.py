@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from lightning_sagemaker._compat.guard import TakenOver
 from lightning_sagemaker._compat.loops import LoopEvents, events_of
-from lightning_sagemaker._compat.trainer import is_tuning
+from lightning_sagemaker._compat.trainer import callbacks_of, is_tuning
 from lightning_sagemaker._lightning import Callback, rank_zero_info
 from lightning_sagemaker.callbacks.as_made import AsMade
 from lightning_sagemaker.callbacks.completed_fits import complete, completed
@@ -18,7 +18,7 @@ from lightning_sagemaker.callbacks.fit_state import FitState
 from lightning_sagemaker.callbacks.late_saves import LateSaves
 from lightning_sagemaker.callbacks.logged_runs import load_logged_runs, save_logged_runs
 from lightning_sagemaker.callbacks.own_objects import reading_own_objects
-from lightning_sagemaker.callbacks.places import checkpoint_folder, is_remote, remote_io
+from lightning_sagemaker.callbacks.places import HasFolder, checkpoint_folder, is_remote, name_of, remote_io
 from lightning_sagemaker.callbacks.shared_folder import check_on_all_hosts, searched
 from lightning_sagemaker.checkpoint.atomic_write import CheckpointError
 from lightning_sagemaker.checkpoint.find import STATE, find_checkpoint
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from lightning_sagemaker._types import Checkpoint, LightningModule, PathLike, Trainer
 
 
-class AutoResume(AsMade, Callback):
+class AutoResume(AsMade, HasFolder, Callback):
     """``trainer.fit`` resumes from the newest complete checkpoint, if there is one and no ``ckpt_path`` was given.
 
     Rank zero selects the checkpoint with the most steps and broadcasts its path, so all ranks load the same one.
@@ -40,8 +40,9 @@ class AutoResume(AsMade, Callback):
     checkpoints, and a fit that has completed is none to resume from in the same process.
 
     Args:
-        dirpath: Folder of the checkpoints. Default: the one that the Trainer's ``ModelCheckpoint`` was given, in a job the
-            checkpoint folder, else ``checkpoints`` in the Trainer's ``default_root_dir``.
+        dirpath: Folder of the checkpoints. Default: the one that a :class:`~lightning_sagemaker.SpotInterruption` or the
+            Trainer's ``ModelCheckpoint`` was given, in a job the checkpoint folder, else ``checkpoints`` in the Trainer's
+            ``default_root_dir``.
         weights_only: Load tensors and plain containers only, and objects of classes that the script's own
             hyperparameters and callbacks use. ``False`` allows the files to run code: use it for trusted checkpoints
             only.
@@ -54,7 +55,7 @@ class AutoResume(AsMade, Callback):
     """
 
     def __init__(self, dirpath: str | Path | None = None, weights_only: bool = True, search: bool = True) -> None:
-        self._dirpath, self._weights_only, self._search = dirpath, weights_only, search
+        self.dirpath, self._weights_only, self._search = dirpath, weights_only, search
         self._in_memory: Callable[[int], str | None] | None = None
         self._events: LoopEvents | None = None
         self._state: FitState | None = None
@@ -70,7 +71,7 @@ class AutoResume(AsMade, Callback):
             self._ended = None
             self._state = FitState(trainer, self._events, lambda: self.steps_are_long)
             self._late_saves = LateSaves(trainer, self._events)
-            self.fits = completed(checkpoint_folder(trainer, self._dirpath))
+            self.fits = completed(checkpoint_folder(trainer, self.dirpath))
             # The Trainer's own ckpt_path may be that of an evaluation before, or of a finder's trial.
             self._taken.take(trainer._checkpoint_connector, "_restore_modules_and_callbacks", self._restoring(trainer))
 
@@ -90,7 +91,7 @@ class AutoResume(AsMade, Callback):
         return searching
 
     def _resume_from_newest(self, trainer: Trainer) -> None:
-        folder = checkpoint_folder(trainer, self._dirpath)
+        folder = checkpoint_folder(trainer, self.dirpath)
         found, failure = trainer.strategy.broadcast(self._look(trainer, folder))
         if failure is not None:
             raise CheckpointError(failure)
@@ -119,6 +120,10 @@ class AutoResume(AsMade, Callback):
             return remote_io(trainer).newest(folder, rank_zero_info, self.fits)
         found = find_checkpoint(folder, rank_zero_info, self._weights_only, self.fits)
         return None if found is None else (str(found.path), found.step)
+
+    def next_path(self, trainer: Trainer) -> str:
+        """Where a checkpoint of the current step belongs, for a restarted run to find it."""
+        return f"{checkpoint_folder(trainer, self.dirpath)}/{name_of(trainer.global_step, self.fits)}"
 
     def search(self) -> None:
         """Search for a checkpoint after all: the job was restarted."""
@@ -172,7 +177,7 @@ class AutoResume(AsMade, Callback):
         """Restore the Trainer and its loaders to their original state; a script may still save."""
         if self._state is not None:
             if self._state.runs:
-                complete(checkpoint_folder(trainer, self._dirpath))
+                complete(checkpoint_folder(trainer, self.dirpath))
             self._state.end()
             self._ended = self._state
         self._release()
@@ -209,3 +214,8 @@ def _leave_out_functions(checkpoint: Checkpoint) -> None:
     for state in filter(None, schedules):
         for name in [name for name, value in state.items() if inspect.isfunction(value)]:
             del state[name]
+
+
+def auto_resume_of(trainer: Trainer) -> AutoResume:
+    """The one among a Trainer's callbacks, with which :class:`~lightning_sagemaker.SpotInterruption` saves."""
+    return next(callback for callback in callbacks_of(trainer) if isinstance(callback, AutoResume))

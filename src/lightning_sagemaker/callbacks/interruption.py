@@ -18,8 +18,8 @@ from lightning_sagemaker._compat.loops import LoopEvents, events_of
 from lightning_sagemaker._compat.trainer import callbacks_of
 from lightning_sagemaker._lightning import Callback, rank_zero_info, rank_zero_warn
 from lightning_sagemaker.callbacks.as_made import AsMade
-from lightning_sagemaker.callbacks.auto_resume import AutoResume
-from lightning_sagemaker.callbacks.places import checkpoint_folder, name_of, names_in, outdated, remove
+from lightning_sagemaker.callbacks.auto_resume import AutoResume, auto_resume_of
+from lightning_sagemaker.callbacks.places import HasFolder, checkpoint_folder, name_of, names_in, outdated, remove
 from lightning_sagemaker.callbacks.shared_folder import without_old_ones
 from lightning_sagemaker.callbacks.signals import StopSignals
 from lightning_sagemaker.collectives.agreement import of_all
@@ -45,7 +45,7 @@ class Interrupted(SystemExit):
     """Training was stopped by a signal; its state is in a checkpoint."""
 
 
-class SpotInterruption(AsMade, Callback):
+class SpotInterruption(AsMade, HasFolder, Callback):
     """Stops all ranks together when any of them receives a signal, and saves every few minutes.
 
     SageMaker sends SIGTERM two minutes before it reclaims a spot instance, and not to every process at the same time.
@@ -80,7 +80,7 @@ class SpotInterruption(AsMade, Callback):
         overhead: float = 0.001,
         patience: float | None = None,
     ) -> None:
-        self._dirpath, self._keep, self._grace, self._exit_code = dirpath, keep, grace, exit_code
+        self.dirpath, self._keep, self._grace, self._exit_code = dirpath, keep, grace, exit_code
         self._save_every = math.inf if save_every is None else save_every.total_seconds()
         self._signals = StopSignals(signals, grace if patience is None else patience, exit_code)
         self._votes = AsyncMaxReduce(None)
@@ -96,7 +96,7 @@ class SpotInterruption(AsMade, Callback):
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Handle signals from here on, instead of Lightning's handler; collective over all ranks."""
         self._votes = AsyncMaxReduce.of_all()
-        checkpoint_folder(trainer, self._dirpath)  # decided before the other callbacks' setup
+        checkpoint_folder(trainer, self.dirpath)  # decided before the other callbacks' setup
         if (spread := self._votes.clock_spread()) > _CLOCKS:
             rank_zero_warn(
                 f"The hosts' clocks differ by {spread:.0f} s: S3 rejects requests if the clock is off by 15 minutes."
@@ -158,7 +158,7 @@ class SpotInterruption(AsMade, Callback):
         self._batches += 1
         self._signals.is_alive()
         self._check(trainer, self._training, self._batches)
-        if steps > 0 or self._resume(trainer).holds_step:  # else gradients are being accumulated
+        if steps > 0 or auto_resume_of(trainer).holds_step:  # else gradients are being accumulated
             if self._stops:
                 self._stop(trainer)
             elif self._saves and steps > 0:
@@ -173,7 +173,7 @@ class SpotInterruption(AsMade, Callback):
         known = ask(self._votes, pace, count, [self._signals.arrived is not None, is_due, is_long])
         self._hear(known)
         if trainer.training:
-            self._resume(trainer).steps_are_long = bool(known[_LONG])
+            auto_resume_of(trainer).steps_are_long = bool(known[_LONG])
 
     def _hear(self, known: Sequence[float] | None) -> None:
         if known is not None:
@@ -245,8 +245,8 @@ class SpotInterruption(AsMade, Callback):
 
     def _save(self, trainer: Trainer) -> str:
         """Write a checkpoint and remove older ones. Collective."""
-        folder = checkpoint_folder(trainer, self._dirpath)
-        path = f"{folder}/{name_of(trainer.global_step, self._resume(trainer).fits)}"
+        folder = checkpoint_folder(trainer, self.dirpath)
+        path = f"{folder}/{name_of(trainer.global_step, auto_resume_of(trainer).fits)}"
         begin = time.monotonic()
         self._saves = False
         trainer.save_checkpoint(path, weights_only=False)
@@ -263,7 +263,7 @@ class SpotInterruption(AsMade, Callback):
         return path
 
     def _remove_old(self, trainer: Trainer, folder: str) -> None:
-        fits = self._resume(trainer).fits
+        fits = auto_resume_of(trainer).fits
         for name in outdated(names_in(trainer, folder), trainer.global_step, self._keep, fits):
             remove(trainer, f"{folder}/{name}")
 
@@ -273,7 +273,7 @@ class SpotInterruption(AsMade, Callback):
             beside = getattr(trainer.strategy, "background_seconds", 0.0)
             if within_validation:
                 swap_averages(trainer)
-            are_own = of_all(self._resume(trainer).fit_state.exchanged.put_back(), trainer.world_size)
+            are_own = of_all(auto_resume_of(trainer).fit_state.exchanged.put_back(), trainer.world_size)
             left, needed = trainer.strategy.broadcast((self._seconds_left(), max(self._save_seconds or 0.0, beside)))
             if not all(are_own):
                 rank_zero_warn(
@@ -298,6 +298,3 @@ class SpotInterruption(AsMade, Callback):
     def _seconds_left(self) -> float:
         arrived = self._signals.arrived
         return self._grace if arrived is None else self._grace - (time.monotonic() - arrived)
-
-    def _resume(self, trainer: Trainer) -> AutoResume:
-        return next(callback for callback in callbacks_of(trainer) if isinstance(callback, AutoResume))

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
 
+from lightning_sagemaker._compat.trainer import callbacks_of
 from lightning_sagemaker._lightning import ModelCheckpoint
 from lightning_sagemaker.checkpoint.atomic_write import CheckpointError
 from lightning_sagemaker.job import SageMakerJob
@@ -30,12 +31,25 @@ class RemoteCheckpoints(Protocol):
         """Remove one."""
 
 
+class HasFolder:
+    """Mixed into callbacks that write or read checkpoints in one folder.
+
+    Attributes:
+        dirpath: What the script has set; None: what :func:`checkpoint_folder` finds.
+
+    """
+
+    dirpath: str | Path | None = None
+
+
 _FOLDER = "_lightning_sagemaker_checkpoint_folder"
 _NAME = re.compile(r"auto-(?:fit=(\d+)-)?step=(\d+)\.ckpt")
 
 
 def checkpoint_folder(trainer: Trainer, dirpath: str | Path | None) -> str:
     """Where a Trainer's checkpoints are, unless ``dirpath`` is given: a folder, or an S3 URI.
+
+    A folder that one callback was given is that of those that were given none: one saves what the other resumes from.
 
     Callbacks ask in their ``setup``, and the first answer stays: a ``ModelCheckpoint`` without a folder gets one of the
     logger's version in its own, which the restarted run would not find, as it has another version.
@@ -46,6 +60,9 @@ def checkpoint_folder(trainer: Trainer, dirpath: str | Path | None) -> str:
 
 
 def _usual_folder(trainer: Trainer) -> str:
+    for other in callbacks_of(trainer):
+        if isinstance(other, HasFolder) and other.dirpath is not None:
+            return str(other.dirpath).rstrip("/")
     for callback in trainer.checkpoint_callbacks:
         if isinstance(callback, ModelCheckpoint) and callback.dirpath is not None:
             return str(callback.dirpath).rstrip("/")

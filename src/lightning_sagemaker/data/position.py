@@ -151,6 +151,8 @@ class Watch:
             own: The loader's own state before.
 
         """
+        if not self._recent:  # this batch may be trained on again
+            self._recent.append({**self._now(), "before": None, "own": None})
         if isinstance(batch, Carried):
             if batch.state is not None:
                 self._states = {**self._states, batch.worker: batch.state}
@@ -295,9 +297,8 @@ class Watch:
             if before is not None and not equal_states(before, random_state(devices=False)):
                 self._said = True
                 self._say(
-                    f"{type(self.loader.sampler).__name__} draws from the global random number generators during "
-                    "iteration, so a run that is resumed within an epoch trains on other samples. HINT: draw the order "
-                    "at the"
+                    f"{type(self.loader.sampler).__name__} draws from the global random number generators during iteration,"
+                    " so a run that is resumed within an epoch trains on other samples. HINT: draw the order at the"
                     " beginning of __iter__, or from its own generator."
                 )
             if index is _END:

@@ -16,9 +16,8 @@ from torch import Tensor
 
 from lightning_sagemaker._compat.loops import LoopEvents, announces_weight_update, events_of
 from lightning_sagemaker._lightning import Callback, rank_zero_info
-from lightning_sagemaker.callbacks.auto_resume import AutoResume
+from lightning_sagemaker.callbacks.auto_resume import auto_resume_of
 from lightning_sagemaker.callbacks.interruption import SpotInterruption
-from lightning_sagemaker.callbacks.places import checkpoint_folder, name_of
 from lightning_sagemaker.data.position import WATCH
 from lightning_sagemaker.recovery import shards
 from lightning_sagemaker.recovery.apart import NeedsAllRanks
@@ -80,7 +79,7 @@ class RecoveringFit(Callback):
         self._trainer = trainer
         if self._leads:
             begin_writing(trainer.loggers)
-        resume = next(one for one in trainer.callbacks if isinstance(one, AutoResume)).fit_state
+        resume = auto_resume_of(trainer).fit_state
         number, seed = self._rank.number, self._rank.seed
         self._steps = Steps(trainer, resume.modules, number, self._world_size, seed, self._commit, self._replicas)
         self._begin_quorum()
@@ -302,7 +301,7 @@ class RecoveringFit(Callback):
     def _save_and_end(self, end: End) -> None:
         """The job cannot continue: save a checkpoint and exit. Collective."""
         trainer = self._trainer
-        path = f"{checkpoint_folder(trainer, None)}/{name_of(trainer.global_step)}"
+        path = auto_resume_of(trainer).next_path(trainer)
         trainer.save_checkpoint(path, weights_only=False)
         raise end_of_job(end, self._world_size, path)
 
