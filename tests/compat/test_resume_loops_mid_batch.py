@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A checkpoint that is saved within a batch, as after an exception: the batch and all others that are left are trained on."""
+"""A checkpoint saved within a batch, as after an exception: the batch and all others that are left are trained on."""
 
 import pytest
 import torch
