@@ -37,6 +37,10 @@ class Module(LightningModule):
     def on_before_optimizer_step(self, optimizer):
         self.fail("on_before_optimizer_step")
 
+    def on_validation_model_zero_grad(self):
+        self.fail("on_validation_model_zero_grad")
+        super().on_validation_model_zero_grad()
+
     def validation_step(self, batch, index):
         pass
 
@@ -127,3 +131,26 @@ def test_a_batch_that_fails_again_is_not_left_out(tmp_path, fails_at, loader):
             fit(tmp_path, failed, loader)
     fit(tmp_path, resumed, loader)
     assert resumed.seen == through.seen[fails_at:]
+
+
+@pytest.mark.parametrize("options", [{}, {"accumulate_grad_batches": 2}, {"accumulate_grad_batches": 4}], ids=str)
+@pytest.mark.parametrize("fails_at", [1, 8, 9, 10, 17])
+def test_no_gradient_is_lost(tmp_path, options, fails_at):
+    """Of batches since the last optimizer step, in an epoch's first one too."""
+    through, failed, resumed = Module(), Module(fails_at), Module()
+    fit(tmp_path / "through", through, **options)
+    with pytest.raises(Fails):
+        fit(tmp_path, failed, **options)
+    fit(tmp_path, resumed, **options)
+    assert resumed.seen == through.seen[-len(resumed.seen) :]
+    assert len(failed.seen) + len(resumed.seen) >= len(through.seen)
+    assert torch.equal(resumed.net.weight, through.net.weight)
+
+
+def test_a_failure_before_a_later_validation_repeats_no_batch(tmp_path):
+    through, failed, resumed = Module(), Module(11, "on_validation_model_zero_grad"), Module()
+    fit(tmp_path / "through", through)
+    with pytest.raises(Fails):
+        fit(tmp_path, failed)
+    fit(tmp_path, resumed)
+    assert [*failed.seen, *resumed.seen] == through.seen

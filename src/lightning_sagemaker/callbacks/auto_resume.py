@@ -149,6 +149,11 @@ class AutoResume(AsMade, HasFolder, Callback):
         """Whether the state after the last optimizer step is at hand, though gradients have been accumulated since."""
         return self._state is not None and self._state.holds_step
 
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: object, batch_idx: int) -> None:
+        """Keep the state before an epoch's first step."""
+        if batch_idx == 0 and self._state is not None:
+            self._state.begin_batches()
+
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """A validation within training is complete except for its last hooks."""
         if self._events is not None and not trainer.sanity_checking:

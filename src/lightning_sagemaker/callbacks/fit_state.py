@@ -21,6 +21,7 @@ from lightning_sagemaker._compat.reloads import reload_as, set_reloads
 from lightning_sagemaker._compat.resume_loops import go_on, is_cut, reopen_epoch
 from lightning_sagemaker._compat.trainer import counts
 from lightning_sagemaker._lightning import rank_zero_info, rank_zero_warn
+from lightning_sagemaker.callbacks.accumulation import has_accumulated, saves_within
 from lightning_sagemaker.callbacks.fit_loaders import FitLoaders
 from lightning_sagemaker.callbacks.other_size import restore_from_other_ranks
 from lightning_sagemaker.callbacks.own_objects import reading_own_objects
@@ -74,6 +75,7 @@ class FitState:
         self.complete: Callable[[list[RankState]], list[RankState]] = list
         self._before_validation: RankState | None = None
         self._held: RankState | None = None
+        self._held_phase = Phase.STEP
         self._loaded: FitEntry | None = None
         self.random = FitRandom(trainer, events, self.loaders)
         self.start = StartHooks(trainer, events, self.random, lambda: self._loaded is not None)
@@ -122,11 +124,11 @@ class FitState:
         trainer, module = self._trainer, self._trainer.lightning_module
         phase, snapshot = phase_of(trainer, self._events), self._snapshot()
         if self._held is not None and self.holds_step:
-            phase, snapshot, lacks = Phase.STEP, self._held, False
+            phase, snapshot, lacks = self._held_phase, self._held, False
         elif phase is Phase.VALIDATING and self._before_validation is not None:
             snapshot, lacks = self._before_validation, False
         else:
-            lacks = phase is not Phase.MID_BATCH and self._accumulates and module.automatic_optimization
+            lacks = has_accumulated(trainer, phase) and module.automatic_optimization
         if phase is Phase.VALIDATED and self._before_validation is not None:
             before = self._before_validation["memory"]
             snapshot["memory"]["first_loop_iter"] = before["first_loop_iter"]
@@ -153,32 +155,27 @@ class FitState:
     @property
     def holds_step(self) -> bool:
         """Whether gradients have been accumulated since an optimizer step whose state is available."""
-        held = self._held
-        return held is not None and self._accumulates and bool(held["step"] == self._step)
+        held, phase = self._held, phase_of(self._trainer, self._events)
+        return held is not None and has_accumulated(self._trainer, phase) and bool(held["step"] == self._step)
 
     @property
     def _step(self) -> tuple[int, int]:
         """Completed epochs and optimizer steps: a state saved before an epoch's end does not include it."""
         return counts(self._trainer.fit_loop.epoch_progress.current).processed, self._trainer.global_step
 
-    @property
-    def _accumulates(self) -> bool:
-        return bool(self._trainer.fit_loop.epoch_loop._should_accumulate())
-
     def _end_batch(self) -> None:
         """After an optimizer step, save the state if a checkpoint may come before the next: it excludes gradients."""
-        if not self._accumulates:
-            self._held = self._snapshot(full=True) if self._is_cut() else None
+        self._before_validation = None
+        if not has_accumulated(self._trainer, Phase.STEP):
+            self._hold(Phase.STEP)
 
-    def _is_cut(self) -> bool:
-        """Whether checkpoints may be saved during gradient accumulation."""
-        trainer, accumulated = self._trainer, self._trainer.accumulate_grad_batches
-        if accumulated == 1 or not trainer.lightning_module.automatic_optimization:
-            return False
-        every = trainer.val_check_batch
-        validates = trainer.enable_validation and isinstance(every, int) and every % accumulated != 0
-        by_clock = any(getattr(callback, "_train_time_interval", None) for callback in trainer.checkpoint_callbacks)
-        return bool(validates or by_clock or self._steps_are_long())
+    def begin_batches(self) -> None:
+        """Before an epoch's first batch: as after a step."""
+        self._hold(Phase.MID_BATCH)
+
+    def _hold(self, phase: Phase) -> None:
+        is_kept = saves_within(self._trainer, self._steps_are_long())
+        self._held, self._held_phase = self._snapshot(full=True) if is_kept else None, phase
 
     def _note_validation(self) -> None:
         self._before_validation = self._snapshot(full=True)
