@@ -19,10 +19,10 @@ _MID_EPOCH = "restarted_mid_epoch"
 
 
 def is_cut(trainer: Trainer) -> bool:
-    """Whether training has ended within an epoch, at its last step."""
+    """Whether training ends within an epoch: at its last step, or stopped by a callback such as ``Timer``."""
     fit = trainer.fit_loop
-    batch, reached = fit.epoch_loop.batch_progress, 0 <= trainer.max_steps <= trainer.global_step
-    return bool(reached and batch.current.ready and not fit.epoch_loop._num_ready_batches_reached())
+    batch, stops = fit.epoch_loop.batch_progress, trainer.should_stop or 0 <= trainer.max_steps <= trainer.global_step
+    return bool(stops and batch.current.ready and not fit.epoch_loop._num_ready_batches_reached())
 
 
 def reopen_epoch(trainer: Trainer) -> bool:
@@ -32,7 +32,7 @@ def reopen_epoch(trainer: Trainer) -> bool:
     progress = trainer.fit_loop.epoch_progress
     for counted in (counts(progress.current), counts(progress.total)):
         counted.processed -= 1
-        counted.completed -= 1
+        counted.completed = counted.processed  # as it still is in the hooks of the epoch's end
     return True
 
 
