@@ -125,13 +125,19 @@ def _go_on_in_epoch(
     fetcher = fit._data_fetcher
     assert fetcher is not None
     prepare(fetcher)
-    fetcher.fetched += loop.batch_progress.current.ready
+    batch = loop.batch_progress
+    if phase is Phase.MID_BATCH:  # the batch is fetched again, so it does not count
+        batch.is_last_batch = False
+        for progress in (counts(batch.current), counts(batch.total)):
+            progress.ready = progress.started = progress.processed = progress.completed
+        loop.automatic_optimization.optim_progress.reset_on_restart()
+    fetcher.fetched += batch.current.ready
     if fetcher.length is not None:
         fetcher.done = fetcher.fetched >= fetcher.length
     fetcher._start_profiler, fetcher._stop_profiler = loop._on_before_fetch, loop._on_after_fetch
     if phase is Phase.BATCH_END:
         hooks()
-    if phase is not Phase.STEP:
+    if phase not in (Phase.STEP, Phase.MID_BATCH):
         _end_batch(loop, fetcher, phase)
     while not loop.done:
         try:
@@ -145,12 +151,7 @@ def _go_on_in_epoch(
 
 def _end_batch(loop: TrainingEpochLoop, fetcher: DataFetcher, phase: Phase) -> None:
     """What followed the batch in which the checkpoint was made."""
-    batch = loop.batch_progress
-    if phase is Phase.MID_BATCH:
-        for progress in (counts(batch.current), counts(batch.total)):
-            progress.ready = progress.started = progress.processed = progress.completed
-        return
     if phase is Phase.BATCH_END:
-        batch.increment_completed()
+        loop.batch_progress.increment_completed()
     loop._skip_next_val = phase is Phase.VALIDATED
     loop.on_advance_end(fetcher)
