@@ -14,14 +14,21 @@ BATCHES, EPOCHS = 5, 3
 
 
 class Failing(LightningModule):
-    def __init__(self, fails_at=None):
+    def __init__(self, fails_at=None, hook="training_step"):
         super().__init__()
-        self.layer, self.fails_at, self.seen = torch.nn.Linear(1, 1), fails_at, []
+        self.layer, self.fails_at, self.hook, self.seen = torch.nn.Linear(1, 1), fails_at, hook, []
+
+    def _fail(self, hook, place):
+        if (hook, place) == (self.hook, self.fails_at):
+            raise ArithmeticError("in this batch")
+
+    def on_before_batch_transfer(self, batch, _):
+        self._fail("transfer", (self.current_epoch, self.trainer.fit_loop.epoch_loop.batch_progress.current.ready))
+        return batch
 
     def training_step(self, batch, index):
         place = self.current_epoch, index
-        if place == self.fails_at:
-            raise ArithmeticError("in this batch")
+        self._fail("training_step", place)
         self.seen.append((*place, batch.item(), self.trainer.fit_loop.epoch_loop.batch_progress.is_last_batch))
         return self.layer(batch).mean()
 
@@ -46,11 +53,13 @@ def _fit(folder, module, workers, **options):
     return trainer.fit_loop.epoch_loop.state_dict()
 
 
-@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize(("workers", "hook"), [(0, "training_step"), (1, "training_step"), (0, "transfer")])
 @pytest.mark.parametrize("options", [{}, {"limit_train_batches": 3}], ids=str)
 @pytest.mark.parametrize("fails_at", [(1, 0), (1, 1), (1, 2)])
-def test_a_batch_that_failed_is_trained_on_again_and_so_is_the_rest_of_its_epoch(tmp_path, fails_at, options, workers):
-    whole, first, again, rest = Failing(), Failing(fails_at), Failing(fails_at), Failing()
+def test_a_batch_that_failed_is_trained_on_again_and_so_is_the_rest_of_its_epoch(
+    tmp_path, fails_at, options, workers, hook
+):
+    whole, first, again, rest = Failing(), Failing(fails_at, hook), Failing(fails_at, hook), Failing()
     uninterrupted = _fit(tmp_path / "whole", whole, workers, **options)
     for module in (first, again):
         _fit(tmp_path / "job", module, workers, **options)

@@ -127,13 +127,14 @@ def _go_on_in_epoch(
     prepare(fetcher)
     batch = loop.batch_progress
     if phase is Phase.MID_BATCH:  # the batch is fetched again, so it does not count
-        batch.is_last_batch = False
         for progress in (counts(batch.current), counts(batch.total)):
             progress.ready = progress.started = progress.processed = progress.completed
         loop.automatic_optimization.optim_progress.reset_on_restart()
     fetcher.fetched += batch.current.ready
     if fetcher.length is not None:
         fetcher.done = fetcher.fetched >= fetcher.length
+    if phase in (Phase.STEP, Phase.MID_BATCH):  # a batch that failed while it was moved to the device may be the last
+        batch.is_last_batch = fetcher.done
     fetcher._start_profiler, fetcher._stop_profiler = loop._on_before_fetch, loop._on_after_fetch
     if phase is Phase.BATCH_END:
         hooks()
