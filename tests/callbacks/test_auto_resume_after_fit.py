@@ -3,7 +3,8 @@
 
 import pytest
 import torch
-from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.callbacks import ModelCheckpoint
 from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_sagemaker import AutoResume
@@ -29,25 +30,36 @@ class Model(LightningModule):
         return torch.optim.SGD(self.parameters(), 0.1)
 
 
-def _fit(folder, save=True, **options):
+class Stop(Callback):
+    """As Lightning's ``Timer``."""
+
+    def __init__(self, batches):
+        self.batches = batches
+
+    def on_train_batch_end(self, trainer, *_):
+        trainer.should_stop = trainer.fit_loop.epoch_loop.batch_progress.total.ready == self.batches
+
+
+def _fit(folder, save=True, stop=None, ckpt_path=None, callbacks=(), **options):
     new_process()
     torch.manual_seed(3)
     model = Model()
     data = TensorDataset(torch.arange(float(SIZE))[:, None])
     trainer = Trainer(
         accelerator="cpu", devices=1, logger=False, enable_progress_bar=False, enable_model_summary=False,
-        enable_checkpointing=False, default_root_dir=folder, callbacks=[AutoResume(folder)],
+        enable_checkpointing=save == "callback", default_root_dir=folder,
+        callbacks=[AutoResume(folder), *([ModelCheckpoint(folder)] if save == "callback" else []), Stop(stop), *callbacks],
         **({"max_epochs": EPOCHS} | options),
     )  # fmt: skip
-    trainer.fit(model, DataLoader(data, BATCH, shuffle=True))
+    trainer.fit(model, DataLoader(data, BATCH, shuffle=True), ckpt_path=ckpt_path)
     if save == "validated":
         trainer.validate(model, DataLoader(data, BATCH), verbose=False)
-    if save:
+    if save and save != "callback":
         trainer.save_checkpoint(folder / f"step={trainer.global_step}.ckpt")
     return model, trainer
 
 
-@pytest.mark.parametrize("save", [True, "validated"])
+@pytest.mark.parametrize("save", [True, "validated", "callback"])
 @pytest.mark.parametrize(
     "options",
     [
@@ -68,6 +80,33 @@ def test_what_follows_is_that_of_a_run_without_an_end(tmp_path, options, save):
     rest, _ = _fit(tmp_path / "job", False, **accumulated)
     assert first.seen + rest.seen == expected.seen
     assert [*map(torch.Tensor.tolist, rest.parameters())] == [*map(torch.Tensor.tolist, expected.parameters())]
+
+
+@pytest.mark.parametrize("save", [True, "callback"])
+@pytest.mark.parametrize("stop", [47, 60])  # within an epoch, and at its end
+def test_a_run_that_a_callback_has_stopped_trains_on_if_its_checkpoint_is_named(tmp_path, stop, save, caplog):
+    caplog.set_level("INFO")
+    expected, _ = _fit(tmp_path / "whole", False)
+    first, _ = _fit(tmp_path / "job", save, stop)
+    assert len(first.seen) == stop
+    again, _ = _fit(tmp_path / "job", False)
+    assert not again.seen
+    assert "had stopped training when the checkpoint was saved" in caplog.text
+    (saved,) = (tmp_path / "job").glob(f"*step={stop}.ckpt")
+    rest, _ = _fit(tmp_path / "job", False, ckpt_path=saved)
+    assert first.seen + rest.seen == expected.seen
+
+
+class StopAtStart(Callback):
+    def __init__(self, hook):
+        setattr(self, hook, lambda trainer, _: setattr(trainer, "should_stop", True))
+
+
+@pytest.mark.parametrize("hook", ["on_fit_start", "on_train_start"])
+def test_a_stop_that_a_hook_of_the_start_requests_stays(tmp_path, hook):
+    _fit(tmp_path, max_steps=13)
+    stopped, _ = _fit(tmp_path, False, callbacks=[StopAtStart(hook)])
+    assert not stopped.seen
 
 
 class Failing(Model):

@@ -64,3 +64,23 @@ def test_what_a_copy_has_besides_attributes_stays(copied):
     taken.take(owner, "add", lambda add: lambda more: -add(more))
     assert (copied(owner), copied(owner).add(1)) == ([1, 2], 3)
     taken.give_back()
+
+
+def test_a_method_that_the_script_has_given_an_object_comes_back():
+    owner, first, second = Owner(), TakenOver(), TakenOver()
+    owner.add = own = lambda more: more
+    first.take(owner, "add", lambda add: lambda more: -add(more))
+    second.take(owner, "add", lambda add: lambda more: 10 + add(more))
+    assert (owner.add(1), copy.copy(owner).add) == (9, own)
+    first.give_back()
+    assert owner.add(1) == 11
+    second.give_back()
+    assert owner.add is own
+
+
+def test_a_method_that_the_script_has_put_over_ours_stays_and_no_longer_calls_ours():
+    owner, taken = Owner(), TakenOver()
+    taken.take(owner, "add", lambda add: lambda more: -add(more))
+    owner.add = over = lambda more, add=owner.add: 100 + add(more)
+    taken.give_back()
+    assert (owner.add is over, owner.add(1)) == (True, 104)

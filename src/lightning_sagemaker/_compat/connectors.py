@@ -70,14 +70,14 @@ def trainer_memory(trainer: Trainer) -> TrainerMemory:
 
 
 def restore_trainer_memory(trainer: Trainer, memory: TrainerMemory) -> None:
-    """Set what :func:`trainer_memory` gave."""
+    """Set what :func:`trainer_memory` gave; a stop that the hooks of the start have requested stays."""
     connector, device = trainer._logger_connector, trainer.strategy.root_device
     for name in _METRICS:
         values = {key: value.to(device) for key, value in memory["logged"][name].items()}
         getattr(connector, name).update(values)
     connector._first_loop_iter = memory["first_loop_iter"]
     connector._current_fx = memory["current_fx"]
-    trainer.should_stop = memory["should_stop"]
+    trainer.should_stop = trainer.should_stop or memory["should_stop"]
     restore_seen_batches(trainer, memory.get("seen_batches", {}))
     if memory["syncs_buffers"] is not None and hasattr(trainer.strategy.model, _SYNCS):
         setattr(trainer.strategy.model, _SYNCS, memory["syncs_buffers"])

@@ -79,10 +79,10 @@ def shadow(owner: object, name: str, replacement: Callable[..., object]) -> None
 
 
 class TakenOver:
-    """Methods of objects that are replaced for a while, and given back. Copies, also in files, have their class's own."""
+    """Methods of objects that are replaced for a while, and given back. Copies, also in files, have those from before."""
 
     def __init__(self) -> None:
-        self._taken: list[tuple[object, str]] = []
+        self._taken: list[tuple[object, str, _Replacement]] = []
 
     def take(self, owner: object, name: str, make: Callable[..., Callable[..., object]]) -> None:
         """Replace a method by what ``make`` makes of it.
@@ -91,26 +91,57 @@ class TakenOver:
             NameGone: If there is no such method.
 
         """
-        shadow(owner, name, _Replacement(make(getattr(owner, name))))
+        require(type(owner), name)
+        replacement = _Replacement(vars(owner).get(name), getattr(owner, name), make)
+        shadow(owner, name, replacement)
         if type(owner) not in copyreg.dispatch_table:  # else by a way of the script's own
             copyreg.pickle(type(owner), _without_replacements)  # type: ignore[arg-type]
-        self._taken.append((owner, name))
+        self._taken.append((owner, name, replacement))
 
     def give_back(self) -> None:
-        """Leave the objects as they were found."""
-        for owner, name in reversed(self._taken):
-            vars(owner).pop(name, None)
+        """Leave the objects as they were found, except for what the script has put in the place of a replacement since."""
+        for owner, name, replacement in reversed(self._taken):
+            replacement.end()
+            attributes = vars(owner)
+            if attributes.get(name) is replacement:
+                attributes.update(_as_found({name: attributes.pop(name)}, only_ended=True))
         self._taken.clear()
 
 
 class _Replacement:
-    """Known among an object's attributes by its class."""
+    """Known among an object's attributes by its class.
 
-    def __init__(self, method: Callable[..., object]) -> None:
-        self._method = method
+    Args:
+        found: The object's own attribute, if it had one, rather than its class.
+        replaced: The method.
+        make: What makes another of it.
+
+    """
+
+    def __init__(
+        self, found: object, replaced: Callable[..., object], make: Callable[..., Callable[..., object]]
+    ) -> None:
+        self.found, self.has_ended = found, False
+        self._replaced, self._method = replaced, make(replaced)
 
     def __call__(self, *arguments: object, **named: object) -> object:
         return self._method(*arguments, **named)
+
+    def end(self) -> None:
+        """Do what the replaced method does, for those who still call this."""
+        self._method, self.has_ended = self._replaced, True
+
+
+def _as_found(attributes: Mapping[str, object], only_ended: bool = False) -> dict[str, object]:
+    """An object's attributes without replacements, or without those that have ended."""
+    found = {}
+    for name, value in attributes.items():
+        own: object = value
+        while isinstance(own, _Replacement) and (own.has_ended or not only_ended):
+            own = own.found
+        if own is not None or value is None:
+            found[name] = own
+    return found
 
 
 def _without_replacements(owner: object) -> str | tuple[object, ...]:
@@ -121,5 +152,4 @@ def _without_replacements(owner: object) -> str | tuple[object, ...]:
     reduced = owner.__reduce_ex__(2)
     if isinstance(reduced, str) or len(reduced) < 3 or not isinstance(reduced[2], dict):
         return reduced
-    state = {name: value for name, value in reduced[2].items() if not isinstance(value, _Replacement)}
-    return (*reduced[:2], state, *reduced[3:])
+    return (*reduced[:2], _as_found(reduced[2]), *reduced[3:])

@@ -19,10 +19,10 @@ _MID_EPOCH = "restarted_mid_epoch"
 
 
 def is_cut(trainer: Trainer) -> bool:
-    """Whether training has ended within an epoch, at its last step."""
+    """Whether training ends within an epoch: at its last step, or stopped by a callback such as ``Timer``."""
     fit = trainer.fit_loop
-    batch, reached = fit.epoch_loop.batch_progress, 0 <= trainer.max_steps <= trainer.global_step
-    return bool(reached and batch.current.ready and not fit.epoch_loop._num_ready_batches_reached())
+    batch, stops = fit.epoch_loop.batch_progress, trainer.should_stop or 0 <= trainer.max_steps <= trainer.global_step
+    return bool(stops and batch.current.ready and not fit.epoch_loop._num_ready_batches_reached())
 
 
 def reopen_epoch(trainer: Trainer) -> bool:
@@ -32,7 +32,7 @@ def reopen_epoch(trainer: Trainer) -> bool:
     progress = trainer.fit_loop.epoch_progress
     for counted in (counts(progress.current), counts(progress.total)):
         counted.processed -= 1
-        counted.completed -= 1
+        counted.completed = counted.processed  # as it still is in the hooks of the epoch's end
     return True
 
 
@@ -130,6 +130,8 @@ def _go_on_in_epoch(
     fetcher.fetched += loop.batch_progress.current.ready
     if fetcher.length is not None:
         fetcher.done = fetcher.fetched >= fetcher.length
+    if phase in (Phase.STEP, Phase.MID_BATCH):  # a batch that failed while it was moved to the device may be the last
+        batch.is_last_batch = fetcher.done
     fetcher._start_profiler, fetcher._stop_profiler = loop._on_before_fetch, loop._on_after_fetch
     if phase is Phase.BATCH_END:
         hooks()
@@ -146,9 +148,10 @@ def _go_on_in_epoch(
 
 
 def _repeat_batch(loop: TrainingEpochLoop) -> None:
-    loop.batch_progress.is_last_batch = False
+    """The batch is fetched again, so it does not count."""
     for progress in (counts(loop.batch_progress.current), counts(loop.batch_progress.total)):
         progress.ready = progress.started = progress.processed = progress.completed
+    loop.automatic_optimization.optim_progress.reset_on_restart()
 
 
 def _end_batch(loop: TrainingEpochLoop, fetcher: DataFetcher, phase: Phase) -> None:

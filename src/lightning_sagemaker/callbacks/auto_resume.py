@@ -175,6 +175,7 @@ class AutoResume(AsMade, HasFolder, Callback):
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: Checkpoint) -> None:
         """Keep them until training begins."""
         if self._state is not None:
+            _settle_stop(trainer, checkpoint)
             self._state.load(checkpoint)
             load_logged_runs(trainer, checkpoint)
 
@@ -210,6 +211,21 @@ class AutoResume(AsMade, HasFolder, Callback):
         if self._late_saves is not None:
             self._late_saves.release()
             self._late_saves = None
+
+
+def _settle_stop(trainer: Trainer, checkpoint: Checkpoint) -> None:
+    """A restarted job ends where ``trainer.should_stop`` has ended it; a script that names its checkpoint trains on."""
+    memories = [rank["memory"] for rank in checkpoint.get(STATE, {}).get("ranks", [])]
+    if not any(memory["should_stop"] for memory in memories):
+        return
+    if trainer.ckpt_path is None:
+        rank_zero_info(
+            "A callback, such as EarlyStopping, had stopped training when the checkpoint was saved, so it ends here."
+            " HINT: to train on, name the checkpoint: trainer.fit(..., ckpt_path=...)."
+        )
+        return
+    for memory in memories:
+        memory["should_stop"] = False
 
 
 def _leave_out_functions(checkpoint: Checkpoint) -> None:

@@ -138,7 +138,7 @@ class FitState:
             "phase": phase,
             "own": snapshot,
             "lacks_gradients": lacks,
-            "cut": phase is Phase.BETWEEN and is_cut(trainer),
+            "cut": phase in (Phase.EPOCH_END, Phase.BETWEEN) and is_cut(trainer),
             "buckets": None if phase is Phase.MID_BATCH else bucket_layout(trainer.strategy.model),
             "facts": self.loaders.facts(snapshot["batches"]),
         }
@@ -226,6 +226,7 @@ class FitState:
         """Have the next run of the loops resume from the state of :meth:`hold`, of this rank or of another one."""
         self._loaded, loop = held, held["own"]["fit_loop"]
         assert loop is not None
+        self._trainer.should_stop = False
         self._trainer.fit_loop.load_state_dict(plain_copy(loop))
         set_reloads(self._trainer, held["own"]["memory"]["reloads"])
         self.loaders.defer(True)

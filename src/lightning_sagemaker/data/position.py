@@ -76,9 +76,8 @@ class Watch:
         self._latest: dict[int, bytes] = {}  # after the last that arrived
         self._began: dict[int, bytes] = {}  # before the first of this iteration
         self._issued: list[npt.NDArray[np.int64]] = []
-        self._taken = self._iterations = self._yielded = self._drawn = 0
+        self._taken = self._iterations = self._yielded = self._drawn = self._dealt_after = 0
         self._dealt: Sequence[Any] | None = None
-        self._dealt_after = 0
         self._bits_before: torch.Tensor | None = None
 
     @property
