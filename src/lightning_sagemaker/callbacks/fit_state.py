@@ -25,6 +25,7 @@ from lightning_sagemaker.callbacks.fit_loaders import FitLoaders
 from lightning_sagemaker.callbacks.other_size import restore_from_other_ranks
 from lightning_sagemaker.callbacks.own_objects import reading_own_objects
 from lightning_sagemaker.callbacks.schedules import stretch_schedules
+from lightning_sagemaker.checkpoint.accumulated_gradients import ManualGradients, may_be_cut
 from lightning_sagemaker.checkpoint.attributes import PlainAttributes
 from lightning_sagemaker.checkpoint.exchanged_weights import ExchangedWeights
 from lightning_sagemaker.checkpoint.find import STATE
@@ -76,6 +77,7 @@ class FitState:
         self._held: RankState | None = None
         self._loaded: FitEntry | None = None
         self.random = FitRandom(trainer, events, self.loaders)
+        self._gradients = ManualGradients(trainer, events)
         self.start = StartHooks(trainer, events, self.random, lambda: self._loaded is not None)
         self._noted: Noted | None = None
         self.runs = self._has_tried = False
@@ -106,6 +108,7 @@ class FitState:
         own = cast("RankState", {name: snapshot[name] for name in _WRITTEN})  # type: ignore[literal-required]
         callbacks = callback_states(self._trainer) if snapshot["callbacks"] is None else snapshot["callbacks"]
         own["callbacks"] = own_callback_states(self._trainer, callbacks)
+        own["gradients"] = self._gradients.shared(snapshot["gradients"])
         own["buffers"] = differing(buffers_of(self._trainer), snapshot["buffers"], self._trainer.world_size)
         checkpoint[STATE] = {
             "phase": phase.value,
@@ -114,6 +117,7 @@ class FitState:
             "ranks": self.complete(of_all(own, self._trainer.world_size)),
             "accumulate": self._trainer.accumulate_grad_batches,
             "buckets": noted["buckets"],
+            "gradients": snapshot["gradients"],
             **noted["facts"],
         }
 
@@ -168,17 +172,7 @@ class FitState:
     def _end_batch(self) -> None:
         """After an optimizer step, save the state if a checkpoint may come before the next: it excludes gradients."""
         if not self._accumulates:
-            self._held = self._snapshot(full=True) if self._is_cut() else None
-
-    def _is_cut(self) -> bool:
-        """Whether checkpoints may be saved during gradient accumulation."""
-        trainer, accumulated = self._trainer, self._trainer.accumulate_grad_batches
-        if accumulated == 1 or not trainer.lightning_module.automatic_optimization:
-            return False
-        every = trainer.val_check_batch
-        validates = trainer.enable_validation and isinstance(every, int) and every % accumulated != 0
-        by_clock = any(getattr(callback, "_train_time_interval", None) for callback in trainer.checkpoint_callbacks)
-        return bool(validates or by_clock or self._steps_are_long())
+            self._held = self._snapshot(full=True) if may_be_cut(self._trainer, self._steps_are_long()) else None
 
     def _note_validation(self) -> None:
         self._before_validation = self._snapshot(full=True)
@@ -208,6 +202,7 @@ class FitState:
             "flags": module_flags(children, parameters),
             "batches": taken,
             "step": self._step,
+            "gradients": self._gradients.take(),
             "fit_loop": loop_state(trainer.fit_loop) if full else None,
             "callbacks": callback_states(trainer) if full else None,
             "buffers": copied(buffers_of(trainer, children)),
@@ -288,6 +283,7 @@ class FitState:
             own = loaded["ranks"][rank]
             self._find_place(loaded, own, fetcher)
             rebuild_as(trainer.strategy.model, loaded["buckets"])
+            self._gradients.put(own.get("gradients", {}), loaded.get("gradients", {}))
             self._restore(own, phase)
             if said := stretch_schedules(trainer, self.loaders.step_ratio(loaded)):
                 rank_zero_info(
@@ -297,6 +293,7 @@ class FitState:
         else:
             self.start.enter(None, None)
             restore_from_other_ranks(trainer, self.loaders, self.attributes, loaded, fetcher)
+            self._gradients.put_mean([one.get("gradients", {}) for one in loaded["ranks"]], loaded.get("gradients", {}))
         if phase is Phase.MID_BATCH:
             rank_zero_info(
                 "The checkpoint was saved within a batch: it is trained on again, with other random numbers."
@@ -327,3 +324,4 @@ class FitState:
     def release(self) -> None:
         """The fit has ended."""
         self.loaders.release()
+        self._gradients.release()
