@@ -127,10 +127,10 @@ class ReducedGradients(_WithOptions, TrainerHost):
         named = {name: one for name, one in module.named_parameters() if one.requires_grad and one in stepped}
         if unknown := [name for name, one in named.items() if one not in self._known]:
             self._known |= stepped
+            more = f" and {len(unknown) - 1} other parameters" if unknown[1:] else ""
             rank_zero_warn(
-                f"{unknown[0]!r}{f' and {len(unknown) - 1} other parameters' if unknown[1:] else ''} did not require gradients"
-                " when DDP wrapped the module, so these gradients are not averaged: each rank trains weights of its own, and a"
-                " checkpoint has rank zero's. HINT: give layers that are trained later a learning rate of 0 until then, or"
+                f"{unknown[0]!r}{more} did not require gradients when DDP wrapped the module, so these gradients are not"
+                " averaged: each rank trains weights of its own, and a checkpoint has rank zero's. HINT: give layers that are trained later a learning rate of 0 until then, or"
                 " freeze them in on_fit_start, with find_unused_parameters=True."
             )
 
