@@ -130,8 +130,9 @@ class ReducedGradients(_WithOptions, TrainerHost):
             more = f" and {len(unknown) - 1} other parameters" if unknown[1:] else ""
             rank_zero_warn(
                 f"{unknown[0]!r}{more} did not require gradients when DDP wrapped the module, so these gradients are not"
-                " averaged: each rank trains weights of its own, and a checkpoint has rank zero's. HINT: give layers that are trained later a learning rate of 0 until then, or"
-                " freeze them in on_fit_start, with find_unused_parameters=True."
+                " averaged: each rank trains weights of its own, and a checkpoint has rank zero's. HINT: give layers that"
+                " are trained later a learning rate of 0 until then, or freeze them in on_fit_start, with"
+                " find_unused_parameters=True."
             )
 
     def save_checkpoint(self, checkpoint: Checkpoint, *args: Any, **kwargs: Any) -> None:
