@@ -70,7 +70,7 @@ def test_a_trial_takes_nothing_from_the_training(tmp_path, name):
     assert _train(FINDERS[name], tmp_path / "ours") == alone
 
 
-@pytest.mark.parametrize("name", ["learning rate", "batch size"])
+@pytest.mark.parametrize("name", FINDERS)
 @pytest.mark.parametrize("stop", [3, 10, 14])
 def test_a_run_with_a_trial_is_resumed(tmp_path, name, stop):
     """The trial is made again by the start that resumes; the rate is the checkpoint's."""

@@ -77,6 +77,7 @@ OPTIONAL = {
     "_is_root",
     "_pg_registry",
     "_reduce_scatter_base",
+    "_register_pre_backward_hook",
     "_register_process_group",
     "_set_default_backend",
     "_timeout",

@@ -131,7 +131,7 @@ def _go_on_in_epoch(
     if fetcher.length is not None:
         fetcher.done = fetcher.fetched >= fetcher.length
     if phase in (Phase.STEP, Phase.MID_BATCH):  # a batch that failed while it was moved to the device may be the last
-        batch.is_last_batch = fetcher.done
+        loop.batch_progress.is_last_batch = fetcher.done
     fetcher._start_profiler, fetcher._stop_profiler = loop._on_before_fetch, loop._on_after_fetch
     if phase is Phase.BATCH_END:
         hooks()

@@ -8,6 +8,8 @@ from collections.abc import Iterable
 import torch
 from torch.distributed.tensor import DTensor
 
+from lightning_sagemaker._compat.guard import require
+
 try:
     from torch.distributed.fsdp import (
         CPUOffloadPolicy,
@@ -29,6 +31,13 @@ SHARDS_ON_CPU = hasattr(torch.distributed.fsdp, "fully_shard")
 """Whether parameters on a CPU can be sharded; before torch 2.6 the engine needs CUDA's streams."""
 
 
+def announce_backward(unit: FSDPModule, output: object) -> object:
+    """What a part of a unit returned; its backward pass is one of the unit, whose gradients are reduced at its end."""
+    state = unit._get_fsdp_state()
+    require(state, "_register_pre_backward_hook")
+    return state._register_pre_backward_hook(output)
+
+
 def total_norm(gradients: Iterable[torch.Tensor]) -> torch.Tensor:
     """The 2-norm of all gradients, which are of one mesh: ``torch.nn.utils.get_total_norm`` of torch 2.6."""
     norms = torch._foreach_norm(list(gradients))
@@ -46,6 +55,7 @@ __all__ = [
     "CPUOffloadPolicy",
     "FSDPModule",
     "MixedPrecisionPolicy",
+    "announce_backward",
     "fully_shard",
     "register_fsdp_forward_method",
     "total_norm",

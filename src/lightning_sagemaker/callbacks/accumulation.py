@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from lightning_sagemaker._compat.loops import Phase
 from lightning_sagemaker._compat.trainer import callbacks_of, counts
-from lightning_sagemaker._lightning import ModelCheckpoint
+from lightning_sagemaker._lightning import ModelCheckpoint, rank_zero_warn
 from lightning_sagemaker.checkpoint.own_weights import is_hooked
 
 if TYPE_CHECKING:
@@ -43,3 +43,11 @@ def has_accumulated(trainer: Trainer, phase: Phase) -> bool:
     if phase is Phase.MID_BATCH:  # Lightning counts the batch in which it is
         return counts(loop.batch_progress.current).completed % trainer.accumulate_grad_batches != 0
     return bool(loop._should_accumulate())
+
+
+def warn_of_lost_gradients() -> None:
+    """A checkpoint is saved that has neither the gradients nor the state of the last step."""
+    rank_zero_warn(
+        "A checkpoint was saved in the middle of gradient accumulation: a run resumed from it lacks the gradients of the"
+        " batches since the last step. HINT: save after steps, as every_n_train_steps does."
+    )

@@ -79,6 +79,8 @@ class AutoResume(AsMade, HasFolder, Callback):
         def searching(restore: Callable[..., None]) -> Callable[..., None]:
             def restored(checkpoint_path: PathLike | None = None, *args: object, **kwargs: object) -> None:
                 self._taken.give_back()
+                if not trainer.strategy.restore_checkpoint_after_setup:
+                    _keep_double(trainer)
                 if checkpoint_path is not None:
                     self.fit_state.found = str(checkpoint_path), None
                 elif (self._search or self._in_memory) and not is_tuning(trainer):
@@ -226,6 +228,12 @@ def _settle_stop(trainer: Trainer, checkpoint: Checkpoint) -> None:
         return
     for memory in memories:
         memory["should_stop"] = False
+
+
+def _keep_double(trainer: Trainer) -> None:
+    """Lightning loads weights before it converts the module to the Trainer's precision, which rounds those of float64."""
+    if trainer.precision == "64-true":
+        trainer.precision_plugin.convert_module(trainer.lightning_module)
 
 
 def _leave_out_functions(checkpoint: Checkpoint) -> None:

@@ -40,6 +40,7 @@ class RankState(TypedDict, total=False):
         flags: Names of frozen parameters, modules in evaluation mode, and untracked statistics.
         batches: Batches of the epoch consumed so far.
         step: Completed epochs, and optimizer steps.
+        gradients: Accumulated ones, of manual optimization; in a checkpoint None where rank zero has the same.
         fit_loop: State of Lightning's loop, where the checkpoint may be written later.
 
     """
@@ -55,6 +56,7 @@ class RankState(TypedDict, total=False):
     flags: dict[str, list[str]]
     batches: int
     step: tuple[int, int]
+    gradients: dict[str, Tensor | None]
     fit_loop: StateDict | None
 
 
@@ -88,6 +90,7 @@ class FitEntry(Facts, total=False):
         batches: Batches of the epoch consumed so far.
         accumulate: Batches of an optimizer step.
         buckets: DDP's buckets of the next step.
+        gradients: Accumulated gradients of rank zero.
         ranks: State of each rank.
         own: State of this rank.
         again: Whether to call the hooks of a batch's end.
@@ -100,6 +103,7 @@ class FitEntry(Facts, total=False):
     batches: int
     accumulate: int
     buckets: Layout | None
+    gradients: dict[str, Tensor | None]
     ranks: list[RankState]
     own: RankState
     again: Callable[[], None]

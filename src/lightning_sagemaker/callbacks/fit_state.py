@@ -21,11 +21,12 @@ from lightning_sagemaker._compat.reloads import reload_as, set_reloads
 from lightning_sagemaker._compat.resume_loops import go_on, is_cut, reopen_epoch
 from lightning_sagemaker._compat.trainer import counts
 from lightning_sagemaker._lightning import rank_zero_info, rank_zero_warn
-from lightning_sagemaker.callbacks.accumulation import has_accumulated, saves_within
+from lightning_sagemaker.callbacks.accumulation import has_accumulated, saves_within, warn_of_lost_gradients
 from lightning_sagemaker.callbacks.fit_loaders import FitLoaders
 from lightning_sagemaker.callbacks.other_size import restore_from_other_ranks
 from lightning_sagemaker.callbacks.own_objects import reading_own_objects
 from lightning_sagemaker.callbacks.schedules import stretch_schedules
+from lightning_sagemaker.checkpoint.accumulated_gradients import ManualGradients
 from lightning_sagemaker.checkpoint.attributes import PlainAttributes
 from lightning_sagemaker.checkpoint.exchanged_weights import ExchangedWeights
 from lightning_sagemaker.checkpoint.find import STATE
@@ -78,6 +79,7 @@ class FitState:
         self._held_phase = Phase.STEP
         self._loaded: FitEntry | None = None
         self.random = FitRandom(trainer, events, self.loaders)
+        self._gradients = ManualGradients(trainer, events)
         self.start = StartHooks(trainer, events, self.random, lambda: self._loaded is not None)
         self._noted: Noted | None = None
         self.runs = self._has_tried = False
@@ -99,15 +101,13 @@ class FitState:
         noted = self._noted or self._note()
         phase, snapshot = noted["phase"], noted["own"]
         if noted["lacks_gradients"]:
-            rank_zero_warn(
-                "A checkpoint was saved in the middle of gradient accumulation: a run resumed from it lacks the gradients of"
-                " the batches since the last step. HINT: save after steps, as every_n_train_steps does."
-            )
+            warn_of_lost_gradients()
         if snapshot["fit_loop"] is not None:
             checkpoint["loops"]["fit_loop"], checkpoint["callbacks"] = snapshot["fit_loop"], snapshot["callbacks"]
         own = cast("RankState", {name: snapshot[name] for name in _WRITTEN})  # type: ignore[literal-required]
         callbacks = callback_states(self._trainer) if snapshot["callbacks"] is None else snapshot["callbacks"]
         own["callbacks"] = own_callback_states(self._trainer, callbacks)
+        own["gradients"] = self._gradients.shared(snapshot["gradients"])
         own["buffers"] = differing(buffers_of(self._trainer), snapshot["buffers"], self._trainer.world_size)
         checkpoint[STATE] = {
             "phase": phase.value,
@@ -116,23 +116,23 @@ class FitState:
             "ranks": self.complete(of_all(own, self._trainer.world_size)),
             "accumulate": self._trainer.accumulate_grad_batches,
             "buckets": noted["buckets"],
+            "gradients": snapshot["gradients"],
             **noted["facts"],
         }
 
     def _note(self) -> Noted:
         """The state of this rank to write: not collective."""
-        trainer, module = self._trainer, self._trainer.lightning_module
+        trainer = self._trainer
         phase, snapshot = phase_of(trainer, self._events), self._snapshot()
         if self._held is not None and self.holds_step:
             phase, snapshot, lacks = self._held_phase, self._held, False
         elif phase is Phase.VALIDATING and self._before_validation is not None:
             snapshot, lacks = self._before_validation, False
         else:
-            lacks = has_accumulated(trainer, phase) and module.automatic_optimization
+            lacks = has_accumulated(trainer, phase) and trainer.lightning_module.automatic_optimization
         if phase is Phase.VALIDATED and self._before_validation is not None:
             before = self._before_validation["memory"]
-            snapshot["memory"]["first_loop_iter"] = before["first_loop_iter"]
-            snapshot["memory"]["current_fx"] = before["current_fx"]
+            snapshot["memory"].update(first_loop_iter=before["first_loop_iter"], current_fx=before["current_fx"])
             snapshot["flags"] = self._before_validation["flags"]
         return {
             "phase": phase,
@@ -205,6 +205,7 @@ class FitState:
             "flags": module_flags(children, parameters),
             "batches": taken,
             "step": self._step,
+            "gradients": self._gradients.take(),
             "fit_loop": loop_state(trainer.fit_loop) if full else None,
             "callbacks": callback_states(trainer) if full else None,
             "buffers": copied(buffers_of(trainer, children)),
@@ -286,6 +287,7 @@ class FitState:
             own = loaded["ranks"][rank]
             self._find_place(loaded, own, fetcher)
             rebuild_as(trainer.strategy.model, loaded["buckets"])
+            self._gradients.put(own.get("gradients", {}), loaded.get("gradients", {}))
             self._restore(own, phase)
             if said := stretch_schedules(trainer, self.loaders.step_ratio(loaded)):
                 rank_zero_info(
@@ -295,6 +297,7 @@ class FitState:
         else:
             self.start.enter(None, None)
             restore_from_other_ranks(trainer, self.loaders, self.attributes, loaded, fetcher)
+            self._gradients.put_mean([one.get("gradients", {}) for one in loaded["ranks"]], loaded.get("gradients", {}))
         if phase is Phase.MID_BATCH:
             rank_zero_info(
                 "The checkpoint was saved within a batch: it is trained on again, with other random numbers."
@@ -325,3 +328,4 @@ class FitState:
     def release(self) -> None:
         """The fit has ended."""
         self.loaders.release()
+        self._gradients.release()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from lightning_sagemaker._compat.in_job import call_module
 from lightning_sagemaker._compat.trainer import callbacks_of, loaded_callback_states
-from lightning_sagemaker._lightning import Callback, rank_zero_info, rank_zero_warn
+from lightning_sagemaker._lightning import Callback, pytorch_callbacks, rank_zero_info, rank_zero_warn
 from lightning_sagemaker.checkpoint.own_weights import OwnWeights, given_back, hooked, is_hooked, kept_on_cpu
 
 if TYPE_CHECKING:
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 _EPOCH = "on_train_epoch_start"
 _HOOKS = ("on_fit_start", "on_sanity_check_start", "on_sanity_check_end", "on_train_start", _EPOCH)
+_FINDERS = (pytorch_callbacks.LearningRateFinder, pytorch_callbacks.BatchSizeFinder)
+"""Those train for a trial, which is over; what they found is in the checkpoint."""
 
 
 class StartHooks:
@@ -108,7 +110,7 @@ class StartHooks:
             self._generators.put(self.random)
         with nullcontext() if self.joins is None else self.joins():
             for callback in callbacks_of(trainer):
-                if is_hooked(callback, (_EPOCH,)):
+                if is_hooked(callback, (_EPOCH,)) and not isinstance(callback, _FINDERS):
                     callback.on_train_epoch_start(trainer, trainer.lightning_module)
             if is_hooked(trainer.lightning_module, (_EPOCH,)):
                 call_module(trainer, _EPOCH)

@@ -35,7 +35,7 @@ Position = dict[str, Any]
 - ``ahead``: random states before a prefetched batch; ``drawn``: batches of the order that were asked for, prefetched ones
   and the one that is not there at its end included: its generator is as far
 - ``dealt``: the rest of the epoch when a run with other sizes started, instead of an order, or the ``place`` where that
-  started; ``bits``: samples returned; ``own``: the loader's own state; ``ended``: whether it is exhausted
+  started; ``bits``: samples returned; ``own``: the loader's own state, and orders ``begun``; ``ended``: no more
 """
 
 WATCH = "_lightning_sagemaker_watch"
@@ -57,6 +57,7 @@ class Watch:
     Attributes:
         deferred: An iteration started now would be discarded: a checkpoint will set its start.
         mark: Passes on the indices of each batch; given its number in the epoch too.
+        passed, begun: The end of the epoch before, until the next begins; how often a loader's own state begins its order.
 
     """
 
@@ -68,7 +69,8 @@ class Watch:
         self._recent: deque[Position] = deque(maxlen=_KEPT)
         self._wanted: Position | None = None
         self._reached: Position | None = None  # where an iteration begins, as long as it has given no batch
-        self._passed: Position | None = None  # the end of the epoch before, until the next one begins
+        self.passed: Position | None = None
+        self.begun = 1
         self._outer: Any = None
         self._birth: Captured | None = None
         self._order: Captured | None = None
@@ -100,7 +102,7 @@ class Watch:
     def position(self, taken: int) -> Position | None:
         """The position after ``taken`` batches of the epoch; None before an iteration."""
         if self._birth is None:
-            return self._passed
+            return self.passed
         if self._reached is not None and self._reached["taken"] == taken:
             dealt = self._reached["dealt"]
             if dealt is not None and "batches" in dealt:
@@ -163,9 +165,8 @@ class Watch:
         return batch
 
     def _now(self) -> Position:
-        facts = {"taken": self._taken, "iteration": self._iterations, "yielded": self._yielded}
-        states = {"states": self._states, "began": self._began}
-        return {**facts, "birth": self._birth, "order": self._order, **states}
+        facts = {"taken": self._taken, "iteration": self._iterations, "yielded": self._yielded, "begun": self.begun}
+        return {**facts, "birth": self._birth, "order": self._order, "states": self._states, "began": self._began}
 
     def own_state(self) -> Any:
         """The loader's own state; None if it has none."""
@@ -189,7 +190,7 @@ class Watch:
 
     def pass_end(self, position: Position) -> None:
         """The epoch before has ended here, until the next iteration begins."""
-        self._passed = position
+        self.passed = position
 
     def seek_rest(self, batches: Sequence[Any], done: int, bits: torch.Tensor | None) -> None:
         """Start the next iteration after ``done`` batches of an epoch, with these batches.
@@ -247,7 +248,7 @@ class Watch:
 
     def _begin_iteration(self) -> None:
         self._iterations += 1
-        self._ended, self._passed = False, None
+        self._ended, self.passed = False, None
         self._yielded, self._drawn, self._issued, self._order = 0, 0, [], None
         self._dealt, self._dealt_after, self._bits_before = None, 0, None
 

@@ -20,6 +20,7 @@ from lightning_sagemaker.checkpoint.random_state import random_state, restore_ra
 from lightning_sagemaker.data import workers
 from lightning_sagemaker.data.carried import carrying
 from lightning_sagemaker.data.changing import ChangingIterator, begin_epoch
+from lightning_sagemaker.data.drawn_once import drawn_once
 from lightning_sagemaker.data.grouped import InGroups, is_grouped
 from lightning_sagemaker.data.position import WATCH, Position, Watch, has_state
 
@@ -278,13 +279,14 @@ def _begin(watched: Watch, begin: Callable[[], Iterator[Any]]) -> Iterator[Any]:
     """Start a loader with its own state, or one that is re-read."""
     if watched.deferred:
         return iter(())
-    wanted = watched.begin_birth()
+    passed, wanted = watched.passed, watched.begin_birth()
     try:
         if wanted is not None and wanted["own"] is not None and wanted.get("ended", False):
             watched.skip(wanted)  # what it says is where it begins the next epoch
             watched.end()
             return iter(())
-        batches = begin()
+        with drawn_once(watched, wanted or passed):
+            batches = begin()
     finally:
         watched.end_birth()
     if wanted is not None and has_state(watched.loader):

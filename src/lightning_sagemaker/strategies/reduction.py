@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from lightning_sagemaker._lightning import MisconfigurationException, rank_zero_info
+from lightning_sagemaker._lightning import MisconfigurationException, rank_zero_info, rank_zero_warn
 from lightning_sagemaker.collectives.agreement import of_all
 from lightning_sagemaker.collectives.reduction.engine import Engine
 from lightning_sagemaker.collectives.reduction.hook import attach
@@ -98,7 +98,11 @@ class _WithOptions(Host):
 class ReducedGradients(_WithOptions, TrainerHost):
     """For the Trainer; a checkpoint has the selected algorithm, and PowerSGD's error buffers."""
 
+    _looked_in: int | None = None
+    """Epoch."""
+
     def _setup_model(self, model: nn.Module) -> DistributedDataParallel:
+        self._known = set(_trained(model))
         wrapped = self._reduced(super()._setup_model(model))
         reducer = self._engine.reducer if self._engine is not None else None
         if isinstance(reducer, LowRankReducer) and "powersgd" in self._before:
@@ -108,6 +112,28 @@ class ReducedGradients(_WithOptions, TrainerHost):
                 "PowerSGD state is reset: the error buffers in the checkpoint belong to a model with other parameters."
             )
         return wrapped
+
+    def pre_backward(self, closure_loss: torch.Tensor) -> None:
+        """Called before each backward pass; once in an epoch it looks for weights that the ranks do not share."""
+        super().pre_backward(closure_loss)
+        assert self.lightning_module is not None
+        epoch = self.lightning_module.trainer.current_epoch
+        if epoch != self._looked_in and isinstance(self.model, DistributedDataParallel):
+            self._looked_in = epoch
+            self._warn_of_unreduced(self.lightning_module)
+
+    def _warn_of_unreduced(self, module: nn.Module) -> None:
+        stepped = {one for optimizer in self.optimizers for group in optimizer.param_groups for one in group["params"]}
+        named = {name: one for name, one in module.named_parameters() if one.requires_grad and one in stepped}
+        if unknown := [name for name, one in named.items() if one not in self._known]:
+            self._known |= stepped
+            more = f" and {len(unknown) - 1} other parameters" if unknown[1:] else ""
+            rank_zero_warn(
+                f"{unknown[0]!r}{more} did not require gradients when DDP wrapped the module, so these gradients are not"
+                " averaged: each rank trains weights of its own, and a checkpoint has rank zero's. HINT: give layers that"
+                " are trained later a learning rate of 0 until then, or freeze them in on_fit_start, with"
+                " find_unused_parameters=True."
+            )
 
     def save_checkpoint(self, checkpoint: Checkpoint, *args: Any, **kwargs: Any) -> None:
         """Write a checkpoint; called on all processes."""

@@ -14,12 +14,14 @@ from typing_extensions import override
 
 from lightning_sagemaker._compat.guard import shadow
 from lightning_sagemaker._compat.optimizer_states import exact_optimizer_states
+from lightning_sagemaker._compat.sharding import FSDPModule
 from lightning_sagemaker._lightning import (
     FabricModelParallelStrategy,
     MisconfigurationException,
     ModelParallelStrategy,
 )
 from lightning_sagemaker.collectives.agreement import from_first, run_and_sync_errors
+from lightning_sagemaker.parallel.manual_steps import gather_where_used
 from lightning_sagemaker.parallel.sharding import TP, clip_norm
 from lightning_sagemaker.strategies.async_checkpointing import AsyncCheckpointing
 from lightning_sagemaker.strategies.job_aware import JobAware
@@ -119,8 +121,11 @@ class SMPShardedStrategy(AsyncCheckpointing, ShardedLayout, JobAware, JobDefault
             build()
             if getattr(module, "_is_sharded", False):
                 return
+            has_units = any(isinstance(part, FSDPModule) for part in module.modules())
             self.shard(module, mesh, _STEPS)
             vars(module)["_is_sharded"] = True
+            if not has_units and not module.automatic_optimization:
+                gather_where_used(module)
 
         shadow(module, "configure_model", configure_model)
         if self.degrees.tensor > 1:
@@ -142,6 +147,10 @@ class SMPShardedStrategy(AsyncCheckpointing, ShardedLayout, JobAware, JobDefault
         for loop in (trainer.validate_loop, trainer.test_loop, trainer.predict_loop):
             loop.inference_mode = False  # what is gathered in inference mode cannot be trained with afterwards
         shadow(self.precision_plugin, "clip_grad_by_norm", self._clip_norm)  # of all processes
+        module = self.lightning_module
+        if isinstance(module, FSDPModule) and not module.automatic_optimization:
+            for optimizer in self.optimizers:  # the same step may use the updated parameters
+                optimizer.register_step_post_hook(lambda *_: module.reshard())
 
     def _clip_norm(self, optimizer: Optimizer, clip_val: float) -> None:
         if clip_val > 0:
