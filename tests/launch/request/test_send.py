@@ -8,6 +8,7 @@ import tarfile
 import threading
 import time
 
+import boto3
 import pytest
 from packaging.requirements import Requirement
 
@@ -161,6 +162,28 @@ def test_every_word_of_sdk_2_is_sent_by_sdk_3(tmp_path, aws, sdk):
                 channel["DataSource"]["S3DataSource"].pop("S3Uri")
     assert sent == announced
     assert [call for call in aws.calls[begin:] if call.startswith("PUT /bucket/code/my-own-name/source/source-")]
+
+
+def test_the_users_session_is_what_sends(aws, sdk):
+    """Its bucket, the folder in it, its region and its own client of SageMaker."""
+    aws.client("s3").create_bucket(Bucket="of-the-team")
+    own, names = boto3.client("sagemaker"), []
+
+    class Client:
+        def __getattr__(self, name):
+            names.append(name)
+            return getattr(own, name)
+
+    session = sdk.Session(sagemaker_client=Client(), default_bucket="of-the-team", default_bucket_prefix="text/albert")
+    estimator = Estimator(**SMALL, sagemaker_session=session, use_spot_instances=True)
+    estimator.fit(wait=False)
+    sent = aws.requests[estimator.job_name]
+    base = sent["OutputDataConfig"]["S3OutputPath"]
+    assert base.startswith("s3://of-the-team/text/albert/albert-mlm-")
+    assert sent["CheckpointConfig"]["S3Uri"] == f"{base}/checkpoints/"
+    assert all(one["DataSource"]["S3DataSource"]["S3Uri"].startswith(base) for one in sent["InputDataConfig"])
+    assert estimator.latest_training_job.name == estimator.job_name
+    assert {"create_training_job", "describe_training_job"} <= set(names)
 
 
 def test_model_trainer_takes_our_distributions(tmp_path, aws, sdk):

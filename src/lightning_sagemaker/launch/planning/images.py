@@ -17,8 +17,8 @@ from lightning_sagemaker.smddp_modes import SMDDP_VERSIONS
 DEFAULT_PYTORCH = "2.8.0"
 """PyTorch version of jobs that set none."""
 
-_FIRST_OF_P4D = {"1.6": "-cu110-ubuntu18.04-v3", "1.6.0": "-cu110-ubuntu18.04"}
-"""Version in a tag -> its suffix on ml.p4d, whose GPUs need CUDA 11 (SDK 2.257's image_uris)."""
+_FIRST_OF_CUDA_11 = {"1.6": "-cu110-ubuntu18.04-v3", "1.6.0": "-cu110-ubuntu18.04"}
+"""Version in a tag -> its suffix on ml.p4d and for smdistributed, which need CUDA 11 (SDK 2.257's image_uris)."""
 
 PLUGIN_PYTORCH, PLUGIN_PYTHON = (2, 5), (3, 10)
 """Oldest PyTorch and Python with which this package runs in an image."""
@@ -59,6 +59,7 @@ def find_image(
     transformers_version: str | None = None,
     py_version: str | None = None,
     parallel_library: bool = False,
+    smdistributed: bool = False,
 ) -> Image:
     """AWS's training image with these versions.
 
@@ -70,6 +71,7 @@ def find_image(
         py_version: Version of Python, such as ``py312``; the image's default when None.
         parallel_library: Whether to prefer an image with version 2 of AWS's model parallel library, which exists for
             some versions of PyTorch; other images train with this package's engine.
+        smdistributed: Whether the distribution is one of ``smdistributed``.
 
     Raises:
         LaunchError: If there is no such image, or none in the region.
@@ -90,7 +92,7 @@ def find_image(
         repository = "pytorch-training"
         version = _resolve("pytorch_version", pytorch_version or DEFAULT_PYTORCH, table["pytorch"])
         entry, tag = table["pytorch"][version], pytorch_version or version
-        suffix = _FIRST_OF_P4D.get(tag, "") if instance_type.startswith("ml.p4d.") else ""
+        suffix = _FIRST_OF_CUDA_11.get(tag, "") if instance_type.startswith("ml.p4d.") or smdistributed else ""
     else:
         repository = "huggingface-pytorch-training"
         transformers = _resolve("transformers_version", transformers_version, table["huggingface"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import secrets
+from collections.abc import Mapping
 from pathlib import Path
 
 from lightning_sagemaker.errors import LaunchError
@@ -15,6 +16,7 @@ from lightning_sagemaker.launch.planning.images import Image, find_image, parse_
 from lightning_sagemaker.launch.planning.instances import find_instance
 from lightning_sagemaker.launch.planning.job_plan import SPOT_PATIENCE, JobPlan, base_name
 from lightning_sagemaker.launch.planning.pricing import Estimate, estimate, load_prices
+from lightning_sagemaker.launch.planning.sdk_defaults import sdk_defaults, with_defaults
 from lightning_sagemaker.launch.source.bundle import make_bundle
 from lightning_sagemaker.launch.source.channel_files import ChannelFiles, choose_channel_files
 from lightning_sagemaker.launch.source.vendored import Target
@@ -40,18 +42,25 @@ _LOG_LEVEL = 20
 """Default log level of the SDK's programs in the container."""
 
 
-def make_plan(config: JobConfig, suffix: str | None = None, like: JobPlan | None = None) -> JobPlan:
+def make_plan(
+    config: JobConfig,
+    suffix: str | None = None,
+    like: JobPlan | None = None,
+    defaults: Mapping[str, object] | None = None,
+) -> JobPlan:
     """Resolve a job description into a plan; nothing is uploaded or started.
 
     Args:
         config: The job as described.
         suffix: End of the base name, which distinguishes jobs created in the same second; random when None.
         like: A plan of the same job on other instances, whose source, uploads and base name are reused.
+        defaults: Content of the SageMaker SDK's configuration files; read from them when None.
 
     Raises:
         LaunchError: If the job breaks a rule, or its image or source does not exist.
 
     """
+    config = with_defaults(config, sdk_defaults() if defaults is None else defaults)
     region = config.region or own_region()
     image = choose_image(config, region)
     rules.check(config, image)
@@ -127,7 +136,13 @@ def choose_image(config: JobConfig, region: str) -> Image:
     if version is None and config.transformers_version is None and config.distributed.kind == "smddp":
         version = NEWEST_PYTORCH
     return find_image(
-        region, config.instance_type, version, config.transformers_version, config.py_version, _wants_library(config)
+        region,
+        config.instance_type,
+        version,
+        config.transformers_version,
+        config.py_version,
+        parallel_library=_wants_library(config),
+        smdistributed=config.distributed.kind in ("smddp", "smp"),
     )
 
 
