@@ -9,7 +9,9 @@ Formats: the rules of gitleaks and CredSweeper and GitHub's list of supported se
 """
 
 import random
+import re
 import string
+from pathlib import Path
 
 NAMES = """
 .env .env.local .env.production .env.development.local prod.env production.env .envrc env.local
@@ -179,6 +181,42 @@ def drawn(kind: str) -> str:
         if letters == string.ascii_letters or sum(one.isdigit() for one in found) >= min(4, count // 6):
             return prefix + found
 
+
+_DATA = Path(__file__).parents[1] / "data"
+_KINDS = {
+    "B": _MIXED + "-_", "D": string.digits, "H": _HEX, "L": _LOWER, "M": _MIXED, "P": _MIXED + "+/",
+    "T": string.ascii_lowercase + "234567", "U": _UPPER, "W": string.ascii_letters,
+}  # fmt: skip
+
+
+def filled(template: str, seed: int = 0) -> str:
+    """A template with ``{M40}`` as 40 letters and digits, and so on, the same for the same seed."""
+    draw = random.Random(f"{template} {seed}")
+
+    def one(match: re.Match[str]) -> str:
+        kind, count = match[1], int(match[2])
+        while True:  # a few draws have no digit
+            found = "".join(draw.choice(_KINDS[kind]) for _ in range(count))
+            if count < 8 or kind == "W" or sum(map(str.isdigit, found)) >= min(3, count // 8):
+                return found
+
+    return re.sub(r"\{([A-Z])(\d+)\}", one, template)
+
+
+def _texts(name: str) -> list[tuple[str, str]]:
+    """Name of each file in one of data, and its template."""
+    parts = re.split(r"^## (.+)\n", (_DATA / name).read_text(), flags=re.MULTILINE)
+    return list(zip(parts[1::2], parts[2::2], strict=True))
+
+
+TOKENS = (_DATA / "secret_tokens.txt").read_text().splitlines()
+"""Templates of published formats (gitleaks' rules, GitHub's partners, the providers), secret wherever they stand."""
+
+TEXTS = _texts("secret_texts.txt")
+"""Secrets as they stand in tools' files, commands and programs: name of the file, template."""
+
+INNOCENT = _texts("innocent_texts.txt")
+"""What is none: hashes, identifiers, lock files, placeholders, references."""
 
 _BEGIN = "-----BEGIN "
 SHAPES = {

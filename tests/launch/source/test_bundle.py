@@ -77,6 +77,13 @@ def test_without_a_folder_the_script_is_sent_alone(tmp_path, monkeypatch):
         assert bundle.files == ("train.py",)
 
 
+def test_a_token_in_the_address_of_a_repository_is_not_shown(tmp_path):
+    config = {"repo": "https://user:" + "h8Gf5tRwZ1" + "@127.0.0.1:9/a.git"}
+    with pytest.raises(LaunchError, match=r"'https://127\.0\.0\.1:9/a\.git' cannot be cloned") as error:
+        Estimator(entry_point="a.py", git_config=config, region="us-east-1").plan()
+    assert "h8Gf5tRwZ1" not in str(error.value)
+
+
 def test_source_from_git(tmp_path):
     repository = tmp_path / "repository"
     (repository / "examples").mkdir(parents=True)

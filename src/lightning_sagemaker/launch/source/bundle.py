@@ -240,13 +240,19 @@ def _clone(git: object, scratch: Path) -> Path:
             raise LaunchError(f"git cannot be started: {error.strerror}. HINT: install it.") from error
         except subprocess.TimeoutExpired as error:
             raise LaunchError(
-                f"{git['repo']!r} was not cloned in {_CLONE_SECONDS} s. HINT: clone it yourself and give source_dir."
+                f"{_shown(git['repo'])!r} was not cloned in {_CLONE_SECONDS} s. HINT: clone it yourself and give source_dir."
             ) from error
         if done.returncode:
             raise LaunchError(
-                f"{git['repo']!r} cannot be cloned: {done.stderr.strip()[-300:]}. HINT: check repo, branch and commit."
+                f"{_shown(git['repo'])!r} cannot be cloned: {_shown(done.stderr.strip()[-300:])}. HINT: check repo, branch"
+                " and commit."
             )
     return target
+
+
+def _shown(text: str) -> str:
+    """A text without the tokens and passwords in its URLs."""
+    return re.sub(r"(?<=//)[^/@\s]+@", "", text)
 
 
 def check_requirements(contents: Mapping[str, bytes]) -> None:

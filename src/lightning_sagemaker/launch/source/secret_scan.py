@@ -19,7 +19,7 @@ from fnmatch import fnmatchcase
 from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 
-from lightning_sagemaker.container.lightning_redaction import known_secrets, named_secrets
+from lightning_sagemaker.container.lightning_redaction import is_placeholder, known_secrets, named_secrets
 from lightning_sagemaker.errors import LaunchError
 from lightning_sagemaker.launch.source.file_kinds import CREDENTIALS, is_text, why_not_by_name
 
@@ -156,7 +156,8 @@ def _by_detect_secrets(name: str, lines: Sequence[str]) -> Iterator[Finding]:
         with transient_settings({"plugins_used": [{"name": one} for one in _DETECTORS]}):
             secrets.scan_file(str(path))
         for _, one in secrets:
-            yield Finding(name, one.line_number, one.type.lower())
+            if not is_placeholder(one.secret_value or "a secret that is not said"):
+                yield Finding(name, one.line_number, one.type.lower())
 
 
 def _is_accepted(finding: Finding, send_anyway: Sequence[str]) -> bool:
