@@ -69,6 +69,13 @@ mnemonic.txt
 seed_phrase.txt wallet.json UTC--2020-01-01T00-00-00.000Z--0a1b snowsql.cnf tailscaled.state s3cmd.ini openai_key
 wandb_key.txt token_cache.bin lakectl.yaml local.settings.json appsettings.Development.json github_pat.txt ghp.txt
 kube.config kube_config config.kube cluster.rkestate gha-creds-0a1b2c3d.json .databrickscfg .sentryclirc .s3fs-passwd
+env.production prod.env.json dev.vars odbc.ini cqlshrc profiles.yml mcp.json claude_desktop_config.json hex.config
+bootstrap-kubelet.conf talosconfig k3s.yaml prod-kubeconfig.yml cluster.kubeconfig.yaml auth.toml default.credential
+linode-cli vultr-cli.yaml confCons.xml msmtprc muttrc key.properties keystore.properties solana-id.json wallet.seed
+modal.toml oauth2client.json oauth.json aws-keys.json pass.txt logins.csv my_login.yaml secret_key.txt api_tokens.json
+bearer.txt jwt.txt slack_webhook.txt openai_api.txt anthropic_key.txt db_password.txt docker_password.txt
+connection_string.txt vault-keys.json unseal.json session.har recovery-codes.txt github-backup-codes.txt
+1password-export.csv bitwarden_export.json lastpass.csv chrome_passwords.csv
 """.split()  # noqa: SIM905
 NAMES += ["Login Data", "aws keys.csv", "credentials (1).csv", ".env copy", "id_rsa - Copy", "service account.json"]
 """Files that must stay, whatever is in them."""
@@ -85,6 +92,8 @@ keyboard.json tokenization.py
 launch.sh kernels/fused.cu kernels/fused.cpp kernels/fused.h schema.proto index.html style.css
 grammar.ebnf poetry.lock uv.lock
 package-lock.json spiece.model figure.png library.so
+token_counts.txt passages.json authors.txt keyword_list.txt seeds.yaml prompt_keys.yaml keymap.json oauth.py login.py
+password_strength.py secret_sauce.py ds_config_zero3.json accelerate_config.yaml conda_env.yml gpu.env.yaml
 """.split()  # noqa: SIM905
 """Files that must go."""
 
