@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -50,6 +51,24 @@ class Image:
     def smddp(self) -> str | None:
         """Version of AWS's SMDDP in the image; None if it has none or the version is unknown."""
         return SMDDP_VERSIONS.get(self.pytorch or "")
+
+
+_AWS_URI = re.compile(
+    r"(?P<account>\d{12})\.dkr\.ecr\.(?P<region>[a-z0-9-]+)\.amazonaws\.com(?:\.cn)?/"
+    r"(?:(?:huggingface-)?pytorch-training|smdistributed-modelparallel):(?P<pytorch>\d+\.\d+\.\d+)(?:-transformers[\d.]+)?"
+    r"-[cg]pu-py(?P<major>\d)(?P<minor>\d*)(?:-.*)?"
+)
+
+
+def named_image(uri: str) -> Image:
+    """The image with this URI; its versions are known if it is one of AWS's own, whose tags name them."""
+    match, table = _AWS_URI.fullmatch(uri), _table()
+    accounts = (
+        {table["accounts"].get(match["region"]), *(one["account"] for one in table["smp"].values())} if match else ()
+    )
+    if match is None or match["account"] not in accounts:
+        return Image(uri)
+    return Image(uri, match["pytorch"], (int(match["major"]), int(match["minor"] or 0)))
 
 
 def find_image(

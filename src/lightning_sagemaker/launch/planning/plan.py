@@ -12,7 +12,7 @@ from lightning_sagemaker.errors import LaunchError
 from lightning_sagemaker.job import SMDDP_VARIABLES, Distribution, Launcher, SageMakerJob
 from lightning_sagemaker.launch.aws import translate_aws_errors
 from lightning_sagemaker.launch.planning import rules
-from lightning_sagemaker.launch.planning.images import Image, find_image, parse_version
+from lightning_sagemaker.launch.planning.images import Image, find_image, named_image, parse_version
 from lightning_sagemaker.launch.planning.instances import find_instance
 from lightning_sagemaker.launch.planning.job_plan import SPOT_PATIENCE, JobPlan, base_name
 from lightning_sagemaker.launch.planning.pricing import Estimate, estimate, load_prices
@@ -131,7 +131,7 @@ def own_region() -> str:
 def choose_image(config: JobConfig, region: str) -> Image:
     """The training image of a job: ``image_uri``, or AWS's image with the versions that the job sets."""
     if config.image_uri is not None:
-        return Image(config.image_uri)
+        return named_image(config.image_uri)
     version = config.pytorch_version
     if version is None and config.transformers_version is None and config.distributed.kind == "smddp":
         version = NEWEST_PYTORCH
