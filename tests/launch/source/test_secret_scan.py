@@ -128,6 +128,17 @@ def test_no_secret_in_the_form_of_a_tool_is_sent():
     assert missed == []
 
 
+def test_no_secret_in_a_long_line_of_json_is_sent():
+    padding = {f"layer_{index}": [index] * 10 for index in range(400)}
+    for secret in ({"api_key": filled("{H40}")}, {"db": {"password": filled("{M14}")}}):
+        text = "{}\n" + json.dumps({**padding, **secret, "more": padding})
+        assert len(text) > 10_000
+        assert [one.line for one in find_secrets("config.json", text.encode())] == [2]
+    assert (
+        list(find_secrets("config.json", json.dumps({"token": "a" * 9, "key_name": "b c", **padding}).encode())) == []
+    )
+
+
 def test_what_only_looks_like_a_secret_is_sent():
     assert len(INNOCENT) > 120
     wrong = [(name, text, list(find_secrets(name, filled(text).encode()))) for name, text in INNOCENT]
