@@ -108,7 +108,8 @@ class Estimator(Settings):
 
         """
         config = self.config if inputs is None else self.config.changed(inputs=inputs)
-        return make_plan(config, defaults=getattr(self._session, "sagemaker_config", None))
+        own = None if self._session is None else boto_session_of(self._session)
+        return make_plan(config, defaults=getattr(self._session, "sagemaker_config", None), session=own)
 
     def request(
         self, inputs: object = None, plan: JobPlan | None = None, job_name: str | None = None

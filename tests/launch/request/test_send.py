@@ -186,6 +186,24 @@ def test_the_users_session_is_what_sends(aws, sdk):
     assert {"create_training_job", "describe_training_job"} <= set(names)
 
 
+def test_a_source_in_s3_is_fetched_by_the_users_session(tmp_path, aws, sdk, monkeypatch):
+    """Whose credentials, such as those of a profile, may be the only ones that can read it."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as archive:
+        content = tarfile.TarInfo("train.py")
+        archive.addfile(content, io.BytesIO())
+    aws.client("s3").create_bucket(Bucket="sources")
+    aws.client("s3").put_object(Bucket="sources", Key="source.tar.gz", Body=packed.getvalue())
+    session = boto3.Session("of-the-profile", "secret", region_name="us-east-1")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    given = {"entry_point": "train.py", "source_dir": "s3://sources/source.tar.gz", "include_plugin": False}
+    with pytest.raises(LaunchError, match="no AWS credentials"):
+        Estimator(**given).plan()
+    assert Estimator(**given, sagemaker_session=session).plan().bundle.files == ("train.py",)
+
+
 def test_model_trainer_takes_our_distributions(tmp_path, aws, sdk):
     """For those who use the SDK's own class: SMDDP, which it has none of, and model parallelism."""
     from sagemaker.core.training.configs import Compute, SourceCode

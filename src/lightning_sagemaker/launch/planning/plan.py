@@ -8,6 +8,7 @@ import secrets
 from collections.abc import Mapping
 from pathlib import Path
 
+from lightning_sagemaker.aws_types import Session
 from lightning_sagemaker.errors import LaunchError
 from lightning_sagemaker.job import SMDDP_VARIABLES, Distribution, Launcher, SageMakerJob
 from lightning_sagemaker.launch.aws import translate_aws_errors
@@ -47,6 +48,7 @@ def make_plan(
     suffix: str | None = None,
     like: JobPlan | None = None,
     defaults: Mapping[str, object] | None = None,
+    session: Session | None = None,
 ) -> JobPlan:
     """Resolve a job description into a plan; nothing is uploaded or started.
 
@@ -55,6 +57,7 @@ def make_plan(
         suffix: End of the base name, which distinguishes jobs created in the same second; random when None.
         like: A plan of the same job on other instances, whose source, uploads and base name are reused.
         defaults: Content of the SageMaker SDK's configuration files; read from them when None.
+        session: The user's boto3 session, for a source in S3; created when None.
 
     Raises:
         LaunchError: If the job breaks a rule, or its image or source does not exist.
@@ -66,7 +69,7 @@ def make_plan(
     rules.check(config, image)
     rules.check_debugger(config, region)
     include = image.takes_plugin if config.include_plugin is None else config.include_plugin
-    bundle = make_bundle(config, include, _target(config, image)) if like is None else like.bundle
+    bundle = make_bundle(config, include, _target(config, image), session) if like is None else like.bundle
     request = config.distributed
     parallel = {"mp_parameters": dict(request.parameters)} if request.parameters else {}
     names = metric_definitions(names_of(config.recipe))
