@@ -163,7 +163,7 @@ def _select(config: JobConfig, source: Path, entry: str) -> Selection:
     return chosen
 
 
-def _source(config: JobConfig, scratch: Path, session: Session | None) -> tuple[Path, str]:
+def _source(config: JobConfig, scratch: Path, session: Session | None = None) -> tuple[Path, str]:
     """The source folder, and the path of the entry script in it."""
     if config.recipe is not None:
         from lightning_sagemaker.recipe_files import recipe_folder
