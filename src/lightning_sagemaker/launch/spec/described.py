@@ -63,13 +63,13 @@ def described_job(job: Mapping[str, Any], model_channel_name: str = "model") -> 
     return JobConfig.from_mapping({name: value for name, value in values.items() if value not in (None, "")})
 
 
-def _distribution(sent: Mapping[str, Any]) -> dict[str, Any] | None:
+def _distribution(sent: Mapping[str, object]) -> dict[str, object] | None:
     """The distribution of a job that SDK 2 started, in its words, from the hyperparameters in which SDK 2 sends it."""
 
-    def options(kind: str) -> dict[str, Any]:
+    def options(kind: str) -> dict[str, object]:
         return {"enabled": True, "custom_mpi_options": sent.get(f"sagemaker_{kind}_custom_mpi_options", "")}
 
-    found: dict[str, Any] = {}
+    found: dict[str, object] = {}
     if sent.get("sagemaker_mpi_enabled"):
         found["mpi"] = {**options("mpi"), "processes_per_host": sent.get("sagemaker_mpi_num_of_processes_per_host")}
     if sent.get("sagemaker_torch_distributed_enabled"):

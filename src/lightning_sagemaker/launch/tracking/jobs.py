@@ -84,7 +84,7 @@ class JobStatus:
         """Ask the job to stop, by SDK 2's method."""
         self.jobs.stop(self.name)
 
-    def rule_job_summary(self) -> list[dict[str, Any]]:
+    def rule_job_summary(self) -> list[dict[str, object]]:
         """State of each rule of SageMaker Debugger and its profiler, by SDK 2's method."""
         found = self.describe()
         names = ("DebugRuleEvaluationStatuses", "ProfilerRuleEvaluationStatuses")
