@@ -261,9 +261,15 @@ def _is_key(value: str) -> bool:
         return len(value) >= 16 and len(set(value)) >= 8
     letters, digits = len(_LETTER.findall(value)), len(_DIGIT.findall(value))
     is_plain = letters + digits >= len(value) - 2
-    return is_random(value, 14) or (
-        is_plain and letters >= 6 and digits >= 3 and len(value) >= 15 and not _VERSION.search(value)
-    )
+    if is_random(value, 14) or (len(value) >= 20 and is_plain and _is_unordered(value)):
+        return True
+    return is_plain and letters >= 6 and digits >= 3 and len(value) >= 15 and not _VERSION.search(value)
+
+
+def _is_unordered(value: str) -> bool:
+    """Whether a text has letters of both cases that change as in no word or name, with few digits or none."""
+    kinds, rest = _kinds(value), _WORDS.sub("", value)
+    return {"a", "A"} <= set(kinds) and _changes(kinds) >= 0.35 * len(value) and len(rest) >= 0.6 * len(value)
 
 
 def _is_noise(word: str) -> bool:
