@@ -79,6 +79,30 @@ def boto_session_of(given: object) -> Session:
     return found
 
 
+def in_other_region(given: object, region: str) -> Session:
+    """A boto3 session with the credentials of the user's session, for another region.
+
+    Args:
+        given: A session of the SDK or of boto3; None for the configured credentials.
+        region: The other region.
+
+    """
+    if given is None:
+        return make_session(region)
+    import boto3
+
+    own = boto_session_of(given)
+    profile, found = getattr(own, "profile_name", "default"), own.get_credentials()
+    if found is None or profile != "default":
+        session: Session = boto3.Session(region_name=region, profile_name=None if profile == "default" else profile)
+        return session
+    usual, keys = boto3.Session().get_credentials(), found.get_frozen_credentials()
+    if usual is not None and usual.access_key == keys.access_key:
+        return make_session(region)  # which renews them
+    copied: Session = boto3.Session(keys.access_key, keys.secret_key, keys.token, region_name=region)
+    return copied
+
+
 def make_client(service: str, region: str | None = None) -> Client:
     """A boto3 client of ``service``.
 

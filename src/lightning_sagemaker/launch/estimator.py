@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from lightning_sagemaker.errors import LaunchError
 from lightning_sagemaker.launch.attempts import run_attempts
-from lightning_sagemaker.launch.aws import boto_session_of, make_session, translate_aws_errors
+from lightning_sagemaker.launch.aws import boto_session_of, in_other_region, make_session, translate_aws_errors
 from lightning_sagemaker.launch.planning import rules
 from lightning_sagemaker.launch.planning.alternatives import alternative_plans
 from lightning_sagemaker.launch.planning.job_plan import JobPlan
@@ -210,7 +210,7 @@ class Estimator(Settings):
 
     def _send(self, plan: JobPlan, job_name: str | None) -> str:
         """Upload a planned job, and start or queue it; return the job's name."""
-        given = self._session if plan.region == self._home else None  # the user's own is for one region
+        given = self._session if plan.region == self._home else in_other_region(self._session, plan.region)
         sent = send(plan, given, job_name)
         self._jobs, self._queued = TrainingJobs(session=sent.session, sagemaker=sent.sagemaker), sent.queued
         return sent.job_name
