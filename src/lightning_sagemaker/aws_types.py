@@ -12,6 +12,21 @@ class Client(Protocol):
     def __getattr__(self, name: str) -> Any: ...
 
 
+class Keys(Protocol):
+    """Keys of an account."""
+
+    access_key: str
+    secret_key: str
+    token: str | None
+
+
+class Credentials(Keys, Protocol):
+    """Keys that may be renewed."""
+
+    def get_frozen_credentials(self) -> Keys:
+        """The keys of this moment."""
+
+
 class Session(Protocol):
     """A session: credentials and a region."""
 
@@ -21,3 +36,6 @@ class Session(Protocol):
 
     def client(self, service_name: str) -> Client:
         """A client of one service, such as ``s3``."""
+
+    def get_credentials(self) -> Credentials | None:
+        """Its credentials; None without any."""

@@ -9,7 +9,9 @@ Formats: the rules of gitleaks and CredSweeper and GitHub's list of supported se
 """
 
 import random
+import re
 import string
+from pathlib import Path
 
 NAMES = """
 .env .env.local .env.production .env.development.local prod.env production.env .envrc env.local
@@ -67,6 +69,13 @@ mnemonic.txt
 seed_phrase.txt wallet.json UTC--2020-01-01T00-00-00.000Z--0a1b snowsql.cnf tailscaled.state s3cmd.ini openai_key
 wandb_key.txt token_cache.bin lakectl.yaml local.settings.json appsettings.Development.json github_pat.txt ghp.txt
 kube.config kube_config config.kube cluster.rkestate gha-creds-0a1b2c3d.json .databrickscfg .sentryclirc .s3fs-passwd
+env.production prod.env.json dev.vars odbc.ini cqlshrc profiles.yml mcp.json claude_desktop_config.json hex.config
+bootstrap-kubelet.conf talosconfig k3s.yaml prod-kubeconfig.yml cluster.kubeconfig.yaml auth.toml default.credential
+linode-cli vultr-cli.yaml confCons.xml msmtprc muttrc key.properties keystore.properties solana-id.json wallet.seed
+modal.toml oauth2client.json oauth.json aws-keys.json pass.txt logins.csv my_login.yaml secret_key.txt api_tokens.json
+bearer.txt jwt.txt slack_webhook.txt openai_api.txt anthropic_key.txt db_password.txt docker_password.txt
+connection_string.txt vault-keys.json unseal.json session.har recovery-codes.txt github-backup-codes.txt
+1password-export.csv bitwarden_export.json lastpass.csv chrome_passwords.csv
 """.split()  # noqa: SIM905
 NAMES += ["Login Data", "aws keys.csv", "credentials (1).csv", ".env copy", "id_rsa - Copy", "service account.json"]
 """Files that must stay, whatever is in them."""
@@ -83,6 +92,8 @@ keyboard.json tokenization.py
 launch.sh kernels/fused.cu kernels/fused.cpp kernels/fused.h schema.proto index.html style.css
 grammar.ebnf poetry.lock uv.lock
 package-lock.json spiece.model figure.png library.so
+token_counts.txt passages.json authors.txt keyword_list.txt seeds.yaml prompt_keys.yaml keymap.json oauth.py login.py
+password_strength.py secret_sauce.py ds_config_zero3.json accelerate_config.yaml conda_env.yml gpu.env.yaml
 """.split()  # noqa: SIM905
 """Files that must go."""
 
@@ -179,6 +190,42 @@ def drawn(kind: str) -> str:
         if letters == string.ascii_letters or sum(one.isdigit() for one in found) >= min(4, count // 6):
             return prefix + found
 
+
+_DATA = Path(__file__).parents[1] / "data"
+_KINDS = {
+    "B": _MIXED + "-_", "D": string.digits, "H": _HEX, "L": _LOWER, "M": _MIXED, "P": _MIXED + "+/",
+    "T": string.ascii_lowercase + "234567", "U": _UPPER, "W": string.ascii_letters,
+}  # fmt: skip
+
+
+def filled(template: str, seed: int = 0) -> str:
+    """A template with ``{M40}`` as 40 letters and digits, and so on, the same for the same seed."""
+    draw = random.Random(f"{template} {seed}")
+
+    def one(match: re.Match[str]) -> str:
+        kind, count = match[1], int(match[2])
+        while True:  # a few draws have no digit
+            found = "".join(draw.choice(_KINDS[kind]) for _ in range(count))
+            if count < 8 or kind == "W" or sum(map(str.isdigit, found)) >= min(3, count // 8):
+                return found
+
+    return re.sub(r"\{([A-Z])(\d+)\}", one, template)
+
+
+def _texts(name: str) -> list[tuple[str, str]]:
+    """Name of each file in one of data, and its template."""
+    parts = re.split(r"^## (.+)\n", (_DATA / name).read_text(), flags=re.MULTILINE)
+    return list(zip(parts[1::2], parts[2::2], strict=True))
+
+
+TOKENS = (_DATA / "secret_tokens.txt").read_text().splitlines()
+"""Templates of published formats (gitleaks' rules, GitHub's partners, the providers), secret wherever they stand."""
+
+TEXTS = _texts("secret_texts.txt")
+"""Secrets as they stand in tools' files, commands and programs: name of the file, template."""
+
+INNOCENT = _texts("innocent_texts.txt")
+"""What is none: hashes, identifiers, lock files, placeholders, references."""
 
 _BEGIN = "-----BEGIN "
 SHAPES = {

@@ -131,8 +131,8 @@ class FitState:
         else:
             lacks = has_accumulated(trainer, phase) and trainer.lightning_module.automatic_optimization
         if phase is Phase.VALIDATED and self._before_validation is not None:
-            before = self._before_validation["memory"]
-            snapshot["memory"].update(first_loop_iter=before["first_loop_iter"], current_fx=before["current_fx"])
+            memory, before = snapshot["memory"], self._before_validation["memory"]
+            memory["first_loop_iter"], memory["current_fx"] = before["first_loop_iter"], before["current_fx"]
             snapshot["flags"] = self._before_validation["flags"]
         return {
             "phase": phase,

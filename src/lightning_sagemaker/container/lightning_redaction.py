@@ -25,13 +25,18 @@ _SHORTEST = 6
 """Shorter values of secret variables are words that occur by chance."""
 
 _PREFIXES = (
-    "A3T|AAAA|ABSK|AGE-SECRET-KEY-1|AIza|AKCp|AKIA|ASIA|ABIA|ACCA|AQVN|ATATT|ATCTT|BBDC-|CCIPAT_|EAA[A-Z]|EXO|EZ[AT]K|"
+    "A3T|AAAA[\\w-]{7}:|A{22}(?=[A-Za-z0-9%]{80})|"
+    "ABSK|AGE-SECRET-KEY-1|AIza|AKCp|AKIA|ASIA|ABIA|ACCA|AQVN|ATATT|ATCTT|BBDC-|CCIPAT_|EAA[A-Z]|EXO|EZ[AT]K|"
     "FLWSECK|FlyV1 |GOCSPX-|GR1348941|HRKU-|LTAI|MDg|PMAK-|SG\\.|SWMKEY-1-|SWMTKN-1-|SharedAccessSignature|WRKA|YC[ABM]|"
     "cmVmd|dapi|eyJ|glpat-|mlsn\\.|p8e-|ya29\\.|4b1d|NRAK-|NRJS-|NRII-|1000\\.|"
     "do[a-z]_v1_|shp(?:at|ca|pa|ss)_|pul-|rubygems_|rootly_|sk-or-v1-|sntryu_|xkeysib-|lsv2_|glptt-|glffct-|shippo_|lip_|ucat_|"
     "IQoJb3JpZ2lu|amzn\\.mws\\.|tvly-|sq[apu]_|sgp_|pat-(?:na|eu)\\d-|1//0|AKID|AKLT|"
     "CLOJARS_|bedrock-api-key-|IGQV|RGAPI-|dckr_(?:pat|oat)_|dnkey-|dt0[a-z]\\d\\d\\.|"
     "figd_|glsa_|llx-|ntn_\\d|ops_eyJ|sntrys_|sq0[a-z]{3}-|tskey-|waka_|xapp-\\d|"
+    "AQ\\.Ab8|AstraCS:|BSA(?=[\\w-]{27}\\b)|DO00|F[wQ]oGZXIvYXdz|GOOG1[A-Z]|KGAT_|Mid-server-|ZENKEY_|ZXlK[aM]|"
+    "access-(?:sandbox|development|production)-|aio_|crsr_|dG9rOi|duffel_(?:live|test)_|e2b_|fio-u-|fm[12][ar]?_|"
+    "gcntfy-|gl(?:ft|soat|imt|agent|oas|cbt)-|lin_oauth_|ls__|ovsx[ap]t?_|persona_(?:production|sandbox)_|"
+    "s-s4t2(?:ud|af)-|sha256~|sk-(?:admin|helicone|lf|svcacct)-|rdme_|sb_secret_|tk-us-|xsmtpsib-|y[0-3]_Ag|zpka_|"
     "dvc_server_|(?:rk|sk)_(?:test|live|prod|car)_|xox[a-z]-|pscale_|cog_|hv[bs]\\.|sk-ant-|sk-proj-|nvapi-|gsk_|csk-|pplx-|tgp_v1_|gh[opsur]_|github_pat_"
 )
 """How tokens of providers begin that have no separator there, or few digits (published formats, November 2026)."""
@@ -46,16 +51,41 @@ _KNOWN = tuple(
         ("password in a URL", r"\b[a-zA-Z][\w+.-]{1,20}://[^\s/:@'\"<>{}$]*:(?P<value>[^\s/@'\"<>{}$*%(]{3,})@[\w.\[-]"),
         ("token in a URL", r"\bhttps?://(?P<value>[\w~.+=-]{20,})@[\w.-]"),
         ("Hugging Face token", r"\b(?:hf_|api_org_)[A-Za-z]{30,}"),
-        ("webhook", r"\bhttps://(?:hooks\.slack\.com/\w+|discord(?:app)?\.com/api/webhooks)/\S{20,}"),
+        (
+            "webhook",
+            r"\bhttps://(?:hooks\.slack\.com/\w+|hooks\.zapier\.com/hooks"
+            r"|(?:[a-z]+\.)?discord(?:app)?\.com/api/webhooks)/\S{12,}",
+        ),
         ("webhook", r"\bhttps://[\w.-]+webhook\.office\.com/webhookb2/\S{20,}"),
         ("signed URL", r"(?i)[?&;](?:sig|signature|x-\w+-signature|x-amz-security-token)=(?P<value>[\w%+/=-]{16,})"),
         ("JSON web token", r"\beyJ[\w-]{8,}\.eyJ[\w-]{8,}\.[\w-]{8,}"),
         (
             "authorization header",
-            r"(?i)\bauthorization['\"]?\s*[:=]\s*['\"]?(?:basic|bearer|token)\s+(?P<value>[\w~.+/=-]{8,})",
+            r"(?i)\bauthorization['\"\]]{0,3}\s{0,4}[:=,]?\s{0,4}f?['\"]?(?:basic|bearer|token)\s+(?:['\"]\s{0,4}\+\s{0,4}['\"])?"
+            r"(?P<value>(?=[^\s'\"]*\d)[\w~.+/=-]{8,})",
         ),
         ("connection string", r"(?i)\b(?:AccountKey|SharedAccessKey|SharedSecret)=(?P<value>[^;'\"\s{}()\[\]]{6,})"),
-        ("connection string", r"(?i);\s?(?:Pwd|Password)=(?P<value>[^;'\"\s{}()\[\]]{6,})"),
+        ("connection string", r"(?i)[;?&]\s?(?:Pwd|Password)=(?P<value>[^;'\"\s{}()\[\]]{6,})"),
+        ("password of a command", r"\bcurl\b[^\n]*?\s(?:-u|--user)[ =]?['\"]?[^\s:'\"]+:(?P<value>[^\s'\"${<]{6,})"),
+        ("password of a command", r"\b(?:sshpass\s+-p\s*|mysql\w*\b[^\n]*?\s-p)['\"]?(?P<value>[^\s'\"${<]{6,})"),
+        ("password of a command", r"\b[\w.*-]{1,80}:(?:5432|\*):[\w*-]+:[\w*-]+:(?P<value>[^\s:'\"${<]{6,})"),  # .pgpass
+        ("token in a URL", rf"\bhttps?://[\w.-]+/t/(?P<value>\w\w-{_UUID})/"),  # Anaconda
+        ("password's hash", r"\$(?:apr1|[156])\$(?:rounds=\d+\$)?[./\w]{1,16}\$[./A-Za-z0-9]{22,86}(?![./\w])"),
+        ("password's hash", r"\$2[abxy]\$\d\d\$[./A-Za-z0-9]{53}|(?:\$argon2\w*\$v=|\bpbkdf2_sha)\d+\$\S{20,}"),
+        (  # Azure's keys name their service in the middle
+            "provider's token",
+            r"(?<![\w+/-])[\w+/-]{32,84}(?:Az(?:Se|Fu|Ca)|ACDb|APIM|AZDO|JQQJ99|\+A(?:St|Ba|IoT|CR|EH|RC|RM|SB))"
+            r"[\w+/]{4,26}={0,2}(?![\w+/=])",
+        ),
+        ("provider's token", r"\bA3-[A-Z0-9]{6}-(?:[A-Z0-9]{11}|[A-Z0-9]{6}-[A-Z0-9]{5})(?:-[A-Z0-9]{5}){3}\b"),  # 1Password
+        (
+            "provider's token",
+            r"\b(?:(?:live|test)_(?:pub_)?[0-9a-f]{31,35}|sk_[a-z2-7]{26}|[ps]at\.[\w-]{22}\.[A-Za-z0-9]{24}\.[A-Za-z0-9]{20}"
+            r"|oy2[a-z0-9]{43}|SCW[A-Z0-9]{17}|[A-Za-z0-9]{6}_[A-Za-z0-9]{29}_mmk"
+            r"|v1\.0-[0-9a-f]{24}-[0-9a-f]{146}|[a-z0-9]{10}msh[a-z0-9]{15}p1[a-z0-9]{6}jsn[a-z0-9]{12})\b",
+        ),
+        ("provider's token", rf"\b{_UUID}:[0-9a-f]{{32}}\b"),  # fal
+        ("provider's token", r"\b[a-z]{2,8}_[a-z0-9]{5,30}\.[a-z0-9]{4,6}\.acc[_-][a-z0-9-]{10,32}\.[\w+/=-]{30,}"),
         ("provider's token", r"\b\d{8,10}:AA[\w-]{33}\b"),  # Telegram
         ("provider's token", r"\b[MNO][\w-]{23,25}\.[\w-]{6}\.[\w-]{27,38}\b"),  # Discord
         ("provider's token", r"\b(?:key-|fc-|sk[-_])[0-9a-f]{32,64}\b"),
@@ -69,6 +99,7 @@ _KNOWN = tuple(
         ("provider's token", r"\bsl\.(?:u\.)?[\w-]{77,}"),  # Dropbox
         ("provider's token", r"\baccess_token\$(?:production|sandbox)\$\w{16}\$\w{32}"),  # Braintree
         ("provider's token", r"\b\d{15,17}\|[\w-]{27}\b"),  # Facebook
+        ("private key", r"['\"]kty['\"]\s*:[^{}]*?['\"]d['\"]\s*:\s*['\"](?P<value>[\w-]{40,})"),  # JWK
         ("private key", r"LS0tLS1CRUdJTi[\w+/]*(?:UFJJVkFURS|BSSVZBVE|QUklWQVRF)[\w+/=]*"),  # in base64
         ("provider's token", r"\b\d/\d{10,}:[0-9a-f]{32}\b"),  # Asana
         ("provider's token", rf"\b(?:sdk|api|mob)-{_UUID}\b"),  # LaunchDarkly
@@ -83,9 +114,15 @@ _ASSIGNED = re.compile(
     r"(?:[rbuf]{0,2}\\?['\"])?(?P<value>[\w~.+/=!@#$%^&*|:-]{8,})"
 )
 _GIVEN = re.compile(  # environ["NAME"] = "v", setdefault("NAME", "v"), ("--name", default="v"), ENV NAME v, --name v
-    r"(?:(?P<name>[A-Za-z][\w.-]{0,60})\\?['\"](?:\][ \t]{0,4}=|,)[^\n'\"]{0,60}\\?['\"]"
+    # <NAME>v, <name>NAME</name><value>v, key="NAME" value="v"
+    r"(?:(?<!\w)(?!name>)(?P<name>[A-Za-z][\w.-]{0,60})"
+    r"(?:\\?['\"](?:\][ \t]{0,4}=|,|[ \t]{1,4}value=)[^\n'\"]{0,60}\\?['\"]|(?:</name>\s{0,9}<value)?>)"
     r"|(?:--?|\b(?:ENV|ARG|LABEL|export|setenv|set)[ \t]{1,4})(?P<word>[A-Za-z][\w.-]{0,60})[ \t]{1,4}\\?['\"]?)"
     r"(?P<value>[\w~.+/=!@#$%^&*|:-]{8,})"
+)
+_SAID = re.compile(  # netrc's `password v`, `tool login v`, connect("user", "v")
+    r"\b(?P<name>password|login)(?:[ \t]{1,4}--[\w-]+){0,3}[ \t]{1,4}(?P<value>[\w~+=!@#%^&*-]{10,})"
+    r"|\b(?P<call>login|connect|authenticate)\([^()\n]{0,120}?['\"](?P<word>[\w~+=!@#%^&*-]{10,})['\"]"
 )
 _WORD = re.compile(r"[A-Za-z0-9_~.+/=!|:-]{20,}")
 _LETTER, _DIGIT = re.compile(r"[A-Za-z]"), re.compile(r"[0-9]")
@@ -97,17 +134,24 @@ _HEX = re.compile(r"(?i)(?:0x)?[0-9a-f]+|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]
 _TOKEN = re.compile(
     r"(?<![\w/.-])[A-Za-z][A-Za-z0-9]{0,14}(?:[_.~:-][A-Za-z0-9]{1,14}){0,5}?[_.~-](?P<run>[A-Za-z0-9]{16,})[\w~+/=!|.-]*"
 )
-_QUOTED = re.compile(r"(?P<quote>\\?['\"])(?P<run>[A-Za-z0-9]{20,}={0,2})(?P=quote)")
-_KEY_NAME = re.compile(_NAME + r"|key|auth|bearer|cookie|session|\bsas\b|dsn|apikey|access", re.IGNORECASE)
-_PLACEHOLDER = re.compile(r"(?i)example|placeholder|your|dummy|changeme|redacted|xxxx|<|\*\*\*|\.\.\.|%s")
-_NO_PASSWORD = re.compile(
-    r"(?i)(?:my|the|some)?[_-]?(?:password|passwd|passw|pass|pwd|pw|secret|token|key|user(?:name)?)\d{0,2}$"
+_QUOTED = re.compile(r"(?P<quote>\\?['\"])(?P<run>[A-Za-z0-9]{20,}={0,2}|[\w+/-]{40,100}={0,2})(?P=quote)")
+_KEY_NAME = re.compile(
+    _NAME + r"|key|auth|bearer|cookie|session|\bsas\b|dsn|apikey|access|(?<![a-z])pass(?![a-z])", re.IGNORECASE
+)
+_PASSWORD_NAME = re.compile(r"passw|passphrase|pwd|(?<![a-z])pass(?![a-z])", re.IGNORECASE)
+_PLACEHOLDER = re.compile(r"(?i)example|placeholder|your|dummy|fake|changeme|redacted|xxxx|<|\*\*\*|\.\.\.|%s")
+_NO_PASSWORD = re.compile(  # names of one, and references such as var.db_password
+    r"(?i)(?:(?:my|the|some|test|mock|sample|default)[_-]?)*"
+    r"(?:(?:password|passwd|passw|pass|pwd|pw|secret|token|key|user(?:name)?)[_-]?)+\d{0,4}$|[a-z_]+(?:\.[a-z_]+)+$|arn:aws"
 )
 _TOLD = re.compile(
     r"(?i)(?P<name>[\w.-]*(?:secret|token|passw|passphrase|pwd|api_?key|access_?key|credential)[\w-]*['\"]?\s?(?:=|:|=>)\s?['\"]?)"
     r"(?!\*\*\*)[^\s'\",;)}\]]{4,}"
 )
-_HASH_NAME = re.compile(r"(?i)sha\d|md5|hash|digest|checksum|integrity|commit|revision|etag|fingerprint|uuid|guid")
+_HASHES = r"sha\d|md5|hash|digest|checksum|integrity|commit|revision|etag|fingerprint|uuid|guid"
+_HASH_NAME = re.compile(rf"(?i){_HASHES}|kms|(?:cache|pub(?:lic|lishable)?)[_-]?key")
+_IS_ID = re.compile(rf"(?i)(?:\b|_)(?:id|[\w-]*(?:{_HASHES})[\w-]*)\\?['\"]?\]?\s{{0,4}}(?:=|:|\()\s{{0,4}}$")
+"""Before what is quoted: it is called an identifier or a hash."""
 
 
 def is_random(text: str, least: int = 16) -> bool:
@@ -125,10 +169,8 @@ def is_random(text: str, least: int = 16) -> bool:
         return False
     if text == text.lower() and len(digits) < 3:  # a name with a version
         return False
-    kinds = ["0" if c.isdigit() else "A" if c.isupper() else "a" if c.islower() else "-" for c in text]
-    changes = sum(1 for index in range(1, len(kinds)) if kinds[index] != kinds[index - 1])
     entropy = -sum(n / len(text) * math.log(n / len(text), 2) for n in Counter(text).values())
-    return changes >= 0.25 * len(text) and entropy >= 3.0
+    return _changes(_kinds(text)) >= 0.25 * len(text) and entropy >= 3.0
 
 
 def known_secrets(text: str) -> "Iterator[tuple[int, int, str]]":
@@ -136,12 +178,12 @@ def known_secrets(text: str) -> "Iterator[tuple[int, int, str]]":
     for kind, pattern in _KNOWN:
         for match in pattern.finditer(text):
             value = "value" if "value" in pattern.groupindex else 0
-            if not _is_placeholder(match.group(value)):
+            if not is_placeholder(match.group(value)):
                 yield match.start(value), match.end(value), kind
     for pattern in (_TOKEN, _QUOTED):
         for match in pattern.finditer(text):
             run = match.group("run").rstrip("=")
-            if is_random(run) and not _HEX.fullmatch(run) and not _HASH_NAME.match(match.group()):
+            if is_random(run) and not _HEX.fullmatch(run) and not _is_called_otherwise(text, match):
                 yield match.start(), match.end(), "random word"
 
 
@@ -150,8 +192,13 @@ def named_secrets(text: str) -> "Iterator[tuple[int, int, str]]":
     for match in [*_ASSIGNED.finditer(text), *_GIVEN.finditer(text)]:
         groups = match.groupdict()
         name, value = groups["name"] or groups["word"], groups["value"]
-        if _KEY_NAME.search(name) and not _HASH_NAME.search(name) and _is_key(value):
+        is_one = _is_key(value) or (_PASSWORD_NAME.search(name) and is_password(value))
+        if is_one and _KEY_NAME.search(name) and not _HASH_NAME.search(name):
             yield match.start("value"), match.end("value"), "value of " + name
+    for match in _SAID.finditer(text):
+        value = "value" if match.group("value") else "word"
+        if _is_key(match.group(value)) or is_password(match.group(value)):
+            yield match.start(value), match.end(value), "value of " + (match.group("name") or match.group("call"))
 
 
 def redacted(text: str, environment: "Mapping[str, str]") -> str:
@@ -176,21 +223,53 @@ def redacted(text: str, environment: "Mapping[str, str]") -> str:
     return "".join([*parts, text[last:]])
 
 
-def _is_placeholder(value: str) -> bool:
+def is_placeholder(value: str) -> bool:
+    """Whether a text stands for a secret: a word such as ``your-token``, a reference, or a few letters repeated."""
     return bool(_PLACEHOLDER.search(value) or _NO_PASSWORD.match(value)) or len(set(value)) < 5
+
+
+def is_password(value: str) -> bool:
+    """Whether a text looks like a generated password: letters of both cases and digits, unordered."""
+    kinds, rest = _kinds(value), _WORDS.sub("", value)
+    if len(value) < 10 or not {"a", "A", "0"} <= set(kinds) or is_placeholder(value) or value.count("/") > 1:
+        return False
+    return _changes(kinds) >= 0.25 * len(value) and len(rest) >= len(value) / 2
+
+
+def _kinds(text: str) -> "list[str]":
+    return ["0" if c.isdigit() else "A" if c.isupper() else "a" if c.islower() else "-" for c in text]
+
+
+def _changes(kinds: "list[str]") -> int:
+    return sum(1 for index in range(1, len(kinds)) if kinds[index] != kinds[index - 1])
+
+
+def _is_called_otherwise(text: str, match: "re.Match[str]") -> bool:
+    """Whether a random word is a placeholder, a name of many parts, or called a hash or an identifier."""
+    run = match.group("run")
+    if is_placeholder(match.group()) or _HASH_NAME.match(match.group()) or len(_RUN.findall(run)) > 2 + len(run) / 16:
+        return True
+    return bool(_IS_ID.search(text, max(0, match.start() - 40), match.start()))
 
 
 def _is_key(value: str) -> bool:
     value = value.rstrip("=").strip(".")
-    if _is_placeholder(value) or value.count("/") > 3:
+    parts = value.count("/") + 1
+    if is_placeholder(value) or (parts > 4 and len(value) / parts < 24):  # a path
         return False
     if _HEX.fullmatch(value):
         return len(value) >= 16 and len(set(value)) >= 8
     letters, digits = len(_LETTER.findall(value)), len(_DIGIT.findall(value))
     is_plain = letters + digits >= len(value) - 2
-    return is_random(value, 14) or (
-        is_plain and letters >= 6 and digits >= 3 and len(value) >= 15 and not _VERSION.search(value)
-    )
+    if is_random(value, 14) or (len(value) >= 20 and is_plain and _is_unordered(value)):
+        return True
+    return is_plain and letters >= 6 and digits >= 3 and len(value) >= 15 and not _VERSION.search(value)
+
+
+def _is_unordered(value: str) -> bool:
+    """Whether a text has letters of both cases that change as in no word or name, with few digits or none."""
+    kinds, rest = _kinds(value), _WORDS.sub("", value)
+    return {"a", "A"} <= set(kinds) and _changes(kinds) >= 0.35 * len(value) and len(rest) >= 0.6 * len(value)
 
 
 def _is_noise(word: str) -> bool:

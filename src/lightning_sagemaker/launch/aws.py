@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterator
+from typing import cast
 
 from lightning_sagemaker.aws_types import Client, Session
 from lightning_sagemaker.errors import LaunchError
@@ -48,6 +49,58 @@ def make_session(region: str | None = None) -> Session:
     if session.region_name is None:
         raise LaunchError("No AWS region is configured. HINT: give region, or set AWS_DEFAULT_REGION.")
     return session
+
+
+_OTHER_USES = {
+    "PipelineSession": "A job would start now, not when the pipeline runs. HINT: pipelines are SDK 3's; give their step"
+    " ModelTrainer with distributed=SMDDP().",
+    "LocalSession": "Containers are not run on this machine. HINT: leave the session out, and rehearse the job here:"
+    " `lightning-sagemaker launch ... --rehearse`.",
+}
+"""Class of the SDK's sessions whose jobs are not to start in the account -> why it is refused."""
+
+
+def boto_session_of(given: object) -> Session:
+    """The boto3 session of what a user gives as ``sagemaker_session``: a session of the SDK, or of boto3.
+
+    Raises:
+        LaunchError: If it is neither, or one of the SDK's that does not start jobs in the account.
+
+    """
+    kinds = {one.__name__ for one in type(given).__mro__}
+    for kind, why in _OTHER_USES.items():
+        if kind in kinds:
+            raise LaunchError(f"sagemaker_session is a {type(given).__name__}. {why}")
+    found = cast("Session", getattr(given, "boto_session", None) or given)
+    if not isinstance(getattr(found, "region_name", None), str) or not callable(getattr(found, "client", None)):
+        raise LaunchError(
+            f"sagemaker_session={given!r} was set. HINT: give a Session of the SageMaker SDK, or of boto3 with a region."
+        )
+    return found
+
+
+def in_other_region(given: object, region: str) -> Session:
+    """A boto3 session with the credentials of the user's session, for another region.
+
+    Args:
+        given: A session of the SDK or of boto3; None for the configured credentials.
+        region: The other region.
+
+    """
+    if given is None:
+        return make_session(region)
+    import boto3
+
+    own = boto_session_of(given)
+    profile, found = getattr(own, "profile_name", "default"), own.get_credentials()
+    if found is None or profile != "default":
+        session: Session = boto3.Session(region_name=region, profile_name=None if profile == "default" else profile)
+        return session
+    usual, keys = boto3.Session().get_credentials(), found.get_frozen_credentials()
+    if usual is not None and usual.access_key == keys.access_key:
+        return make_session(region)  # which renews them
+    copied: Session = boto3.Session(keys.access_key, keys.secret_key, keys.token, region_name=region)
+    return copied
 
 
 def make_client(service: str, region: str | None = None) -> Client:

@@ -6,11 +6,10 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from lightning_sagemaker.errors import LaunchError
 from lightning_sagemaker.launch.attempts import run_attempts
-from lightning_sagemaker.launch.aws import make_session, translate_aws_errors
+from lightning_sagemaker.launch.aws import boto_session_of, in_other_region, make_session, translate_aws_errors
 from lightning_sagemaker.launch.planning import rules
 from lightning_sagemaker.launch.planning.alternatives import alternative_plans
 from lightning_sagemaker.launch.planning.job_plan import JobPlan
@@ -22,7 +21,7 @@ from lightning_sagemaker.launch.settings import Settings
 from lightning_sagemaker.launch.spec.config import JobConfig
 from lightning_sagemaker.launch.spec.described import described_job
 from lightning_sagemaker.launch.spec.vocabulary import by_position, job_values
-from lightning_sagemaker.launch.tracking.jobs import JobStatus, TrainingJobs
+from lightning_sagemaker.launch.tracking.jobs import JobStatus, TrainingJobs, wants_logs
 
 _log = logging.getLogger(__name__)
 
@@ -58,8 +57,9 @@ class Estimator(Settings):
 
     def __init__(self, *given: object, **arguments: object) -> None:
         named = by_position(self._kind, given, arguments)
-        self._session: Any = named.pop("sagemaker_session", None)  # of boto3, or the SDK's
+        session = named.pop("sagemaker_session", None)
         self.config = JobConfig.from_mapping(job_values(named))
+        self.sagemaker_session = session
         self.job_name: str | None = None
         self._queued: str | None = None
         self._home: str | None = None
@@ -69,8 +69,9 @@ class Estimator(Settings):
     def from_config(cls, config: JobConfig, sagemaker_session: object = None) -> Estimator:
         """An estimator for an existing job description."""
         estimator = cls.__new__(cls)
-        Estimator.__init__(estimator, sagemaker_session=sagemaker_session)
+        Estimator.__init__(estimator)
         estimator.config = config
+        estimator.sagemaker_session = sagemaker_session
         return estimator
 
     @classmethod
@@ -95,7 +96,7 @@ class Estimator(Settings):
         """
         estimator = cls.from_config(JobConfig(region=region), sagemaker_session)
         job = estimator.jobs.describe(training_job_name).description
-        estimator.config = described_job(job, model_channel_name).changed(region=region)
+        estimator.config = described_job(job, model_channel_name).changed(region=estimator.config.region)
         estimator.job_name = training_job_name
         return estimator
 
@@ -106,7 +107,9 @@ class Estimator(Settings):
             inputs: As in :meth:`fit`.
 
         """
-        return make_plan(self.config if inputs is None else self.config.changed(inputs=inputs))
+        config = self.config if inputs is None else self.config.changed(inputs=inputs)
+        own = None if self._session is None else boto_session_of(self._session)
+        return make_plan(config, defaults=getattr(self._session, "sagemaker_config", None), session=own)
 
     def request(
         self, inputs: object = None, plan: JobPlan | None = None, job_name: str | None = None
@@ -148,15 +151,16 @@ class Estimator(Settings):
             LaunchError: If the job is invalid, AWS rejects it, or it fails while this method waits.
 
         """
-        rules.check_role(self.config)
         rules.check_job_name(job_name)
         if plan is None:
             plan = self.plan(inputs)
         if experiment_config is not None:
             plan = plan.changed(experiment_config=experiment_config)
-        status = self.start(plan, lambda name, _: self._follow(name, _wants(logs), poll) if wait else None, job_name)
+        status = self.start(
+            plan, lambda name, _: self._follow(name, wants_logs(logs), poll) if wait else None, job_name
+        )
         if status is not None:
-            self._check(status)
+            status.checked()
 
     def start(
         self,
@@ -206,26 +210,22 @@ class Estimator(Settings):
 
     def _send(self, plan: JobPlan, job_name: str | None) -> str:
         """Upload a planned job, and start or queue it; return the job's name."""
-        given = self._session if plan.region == self._home else None  # the user's own is for one region
+        given = self._session if plan.region == self._home else in_other_region(self._session, plan.region)
         sent = send(plan, given, job_name)
-        self._jobs, self._queued = TrainingJobs(session=sent.session), sent.queued
+        self._jobs, self._queued = TrainingJobs(session=sent.session, sagemaker=sent.sagemaker), sent.queued
         return sent.job_name
 
-    def wait(self, logs: bool = True, poll: float = 10.0, per_hour: float | None = None) -> JobStatus:
+    def wait(
+        self, logs: bool | str | Sequence[str] | None = True, poll: float = 10.0, per_hour: float | None = None
+    ) -> JobStatus:
         """Follow the job until it has ended; return its final status.
 
         Raises:
             LaunchError: If the job fails, with SageMaker's reason.
 
         """
-        return self._check(self.jobs.follow(self.started_name(poll), logs=logs, poll=poll, per_hour=per_hour))
-
-    def _check(self, status: JobStatus) -> JobStatus:
-        if status.status == "Failed":
-            raise LaunchError(
-                f"The job {status.name} failed: {status.reason}. HINT: `lightning-sagemaker logs {status.name}`."
-            )
-        return status
+        status = self.jobs.follow(self.started_name(poll), logs=wants_logs(logs), poll=poll, per_hour=per_hour)
+        return status.checked()
 
     def logs(self) -> None:
         """Show the log from its beginning to the job's end."""
@@ -285,7 +285,7 @@ class Estimator(Settings):
             "InitialInstanceCount": initial_instance_count,
             "InstanceType": instance_type,
         }
-        client = self.jobs.session.client("sagemaker")
+        client = self.jobs.sagemaker
         with translate_aws_errors("Deploying the model"):
             client.create_model(ModelName=name, PrimaryContainer=container, ExecutionRoleArn=self.config.role)
             client.create_endpoint_config(EndpointConfigName=name, ProductionVariants=[variant])
@@ -297,8 +297,8 @@ class Estimator(Settings):
         """The account's training jobs in the region of the session."""
         if self._jobs is None:
             own = self._session
-            session = make_session(self.config.region) if own is None else getattr(own, "boto_session", own)
-            self._jobs = TrainingJobs(session=session)
+            session = make_session(self.config.region) if own is None else boto_session_of(own)
+            self._jobs = TrainingJobs(session=session, sagemaker=getattr(own, "sagemaker_client", None))
         return self._jobs
 
     def _name(self) -> str:
@@ -322,9 +322,3 @@ class PyTorch(Estimator):
     """SDK 2's ``sagemaker.pytorch.PyTorch``."""
 
     _kind = "PyTorch"
-
-
-def _wants(logs: bool | str | Sequence[str] | None) -> bool:
-    """Whether to show the log; SDK 2 also accepts strings, one or several, of which only ``All`` shows it."""
-    words = [logs] if isinstance(logs, str) else logs
-    return "All" in words if isinstance(words, Sequence) else bool(words)

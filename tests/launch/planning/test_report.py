@@ -5,7 +5,7 @@ import pytest
 
 from lightning_sagemaker.launch import Estimator, JobConfig
 from lightning_sagemaker.launch.planning.plan import make_plan
-from lightning_sagemaker.launch.planning.report import describe
+from lightning_sagemaker.launch.planning.report import describe, exposed
 from tests.launch.jobs import P4D, SMDDP, partitions
 
 
@@ -56,3 +56,22 @@ def test_secrets_in_hyperparameters_and_variables_are_said():
     assert [text.split(" looks")[0] for text in said] == ["the hyperparameter hf_token", "the variable WANDB_API_KEY"]
     assert token not in "".join(said)
     assert not [text for _, text in describe(Estimator(**P4D).plan()) if "looks like a secret" in text]
+
+
+def test_secrets_elsewhere_in_the_request_are_said():
+    """Within lists and dictionaries, and in what else DescribeTrainingJob and ListTags show."""
+    token, key = "hf_" + "aBcDeFgHiJkLmNoPqRsTuVwXyZaBcDeFgH", "0f1e2d3c4b5a69788796" * 2
+    smddp = {"smdistributed": {"dataparallel": {"enabled": True, "custom_mpi_options": f"-x HF_TOKEN={token}"}}}
+    given = {
+        "hyperparameters": {"logger": {"wandb": {"api_key": key}}, "args": ["--hub_token", token], "revision": key},
+        "tags": {"owner": token, "team": "text"},
+        "experiment_config": {"ExperimentName": token},
+        "output_path": f"s3://bucket/{token}",
+        "distribution": smddp,
+    }
+    said = exposed(Estimator(**P4D, **given).plan({"train": f"s3://bucket/{token}/", "test": "s3://bucket/test"}))
+    assert [text.split(" looks")[0] for text in said] == [
+        "the hyperparameter logger", "the hyperparameter args", "the tag owner", "the channel train",
+        "the value of experiment_config ExperimentName", "the option custom_mpi_options", "the option output_path",
+    ]  # fmt: skip
+    assert token not in "".join(said)

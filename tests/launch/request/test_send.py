@@ -8,6 +8,7 @@ import tarfile
 import threading
 import time
 
+import boto3
 import pytest
 from packaging.requirements import Requirement
 
@@ -161,6 +162,46 @@ def test_every_word_of_sdk_2_is_sent_by_sdk_3(tmp_path, aws, sdk):
                 channel["DataSource"]["S3DataSource"].pop("S3Uri")
     assert sent == announced
     assert [call for call in aws.calls[begin:] if call.startswith("PUT /bucket/code/my-own-name/source/source-")]
+
+
+def test_the_users_session_is_what_sends(aws, sdk):
+    """Its bucket, the folder in it, its region and its own client of SageMaker."""
+    aws.client("s3").create_bucket(Bucket="of-the-team")
+    own, names = boto3.client("sagemaker"), []
+
+    class Client:
+        def __getattr__(self, name):
+            names.append(name)
+            return getattr(own, name)
+
+    session = sdk.Session(sagemaker_client=Client(), default_bucket="of-the-team", default_bucket_prefix="text/albert")
+    estimator = Estimator(**SMALL, sagemaker_session=session, use_spot_instances=True)
+    estimator.fit(wait=False)
+    sent = aws.requests[estimator.job_name]
+    base = sent["OutputDataConfig"]["S3OutputPath"]
+    assert base.startswith("s3://of-the-team/text/albert/albert-mlm-")
+    assert sent["CheckpointConfig"]["S3Uri"] == f"{base}/checkpoints/"
+    assert all(one["DataSource"]["S3DataSource"]["S3Uri"].startswith(base) for one in sent["InputDataConfig"])
+    assert estimator.latest_training_job.name == estimator.job_name
+    assert {"create_training_job", "describe_training_job"} <= set(names)
+
+
+def test_a_source_in_s3_is_fetched_by_the_users_session(tmp_path, aws, sdk, monkeypatch):
+    """Whose credentials, such as those of a profile, may be the only ones that can read it."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as archive:
+        content = tarfile.TarInfo("train.py")
+        archive.addfile(content, io.BytesIO())
+    aws.client("s3").create_bucket(Bucket="sources")
+    aws.client("s3").put_object(Bucket="sources", Key="source.tar.gz", Body=packed.getvalue())
+    session = boto3.Session("of-the-profile", "secret", region_name="us-east-1")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    given = {"entry_point": "train.py", "source_dir": "s3://sources/source.tar.gz", "include_plugin": False}
+    with pytest.raises(LaunchError, match="no AWS credentials"):
+        Estimator(**given).plan()
+    assert Estimator(**given, sagemaker_session=session).plan().bundle.files == ("train.py",)
 
 
 def test_model_trainer_takes_our_distributions(tmp_path, aws, sdk):

@@ -495,3 +495,38 @@ one_host("inputs_as_a_list_of_channels", inputs={"a": TRAIN, "b": TRAIN, "c": TR
 one_host("hugging_face_p5", kind="HuggingFace", instance_type="ml.p5.48xlarge", instance_count=2)
 one_host("compiled_images", framework_version="1.13.1", py_version="py39", instance_type="ml.p3.2xlarge")
 one_host("deep_learning_ami_type", instance_type="ml.g6e.12xlarge", framework_version="2.5.1", py_version="py311")
+
+
+@call
+def notebook_attributes_set_after_the_constructor(s):
+    estimator = s.PyTorch(
+        entry_point="train.py",
+        source_dir="src",
+        role=ROLE,
+        framework_version="1.13.1",
+        py_version="py39",
+        instance_count=1,
+        instance_type="ml.p3.2xlarge",
+        max_run=60,
+    )
+    estimator.output_path = "s3://bucket/out"
+    estimator.output_kms_key = "alias/out"
+    estimator.volume_kms_key = "alias/disk"
+    estimator.max_run = 3600
+    estimator.instance_type = "ml.p3.8xlarge"
+    estimator.framework_version = "1.12.1"
+    estimator.py_version = "py38"
+    estimator.tags = [{"Key": "team", "Value": "text"}]
+    estimator.environment = {"NCCL_DEBUG": "WARN"}
+    estimator.subnets, estimator.security_group_ids = ["subnet-1"], ["sg-1"]
+    estimator.rules = [s.debugger.Rule.sagemaker(s.debugger.rule_configs.overfit())]
+    estimator.fit(TRAIN)
+    return [estimator.output_path, estimator.framework_version, estimator.max_run]
+
+
+one_host("smddp_of_the_first_version", framework_version="1.6.0", py_version="py36", instance_type="ml.p3.16xlarge",
+         instance_count=2, distribution={"smdistributed": {"dataparallel": {"enabled": True}}})  # fmt: skip
+one_host("a_key_of_the_library_in_the_image", framework_version="1.13.1", py_version="py39", instance_type="ml.p3.16xlarge",
+         distribution={"mpi": {"enabled": True, "processes_per_host": 8}, "smdistributed": {"modelparallel": {
+             "enabled": True, "parameters": {"pipeline_parallel_degree": 2, "tensor_parallel_degree": 2, "ddp": True,
+                                             "shard_optimizer_state": True}}}})  # fmt: skip

@@ -53,7 +53,7 @@ def names(sent):
         def job(self):
             if self.job_name is None:
                 return None
-            return JobStatus(self.job_name, "InProgress", "Starting", None, 0.0, None, {})
+            return JobStatus(self.job_name, "InProgress", "Starting", None, 0.0, None, {}, None)
 
         def fit(self, inputs=None, **more):
             kind.fit(self, inputs, **{**more, "wait": False})

@@ -77,6 +77,34 @@ def test_without_a_folder_the_script_is_sent_alone(tmp_path, monkeypatch):
         assert bundle.files == ("train.py",)
 
 
+@pytest.mark.parametrize(
+    ("given", "names"),
+    [
+        ("../lib", {"lib/helper.py"}),
+        ("../lib/", {"helper.py"}),
+        (".", {"src/train.py", "own.py"}),
+        ("../lib/helper.py", {"helper.py"}),
+    ],
+)
+def test_dependencies_are_where_sdk_2_puts_them(given, names, tmp_path, monkeypatch):
+    """Its archive has the last part of the path: none of ``lib/``, whose modules are then imported by their own names."""
+    for name in ("lib/helper.py", "project/src/train.py", "project/own.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    monkeypatch.chdir(tmp_path / "project")
+    job = {"entry_point": "train.py", "source_dir": "src", "region": "us-east-1", "include_plugin": False}
+    assert set(Estimator(**job, dependencies=[given]).plan().bundle.files) == {"train.py", *names}
+    with pytest.raises(LaunchError, match=r"dependencies has '\.\.', whose place .*HINT"):
+        Estimator(**job, dependencies=[".."]).plan()
+
+
+def test_a_token_in_the_address_of_a_repository_is_not_shown(tmp_path):
+    config = {"repo": "https://user:" + "h8Gf5tRwZ1" + "@127.0.0.1:9/a.git"}
+    with pytest.raises(LaunchError, match=r"'https://127\.0\.0\.1:9/a\.git' cannot be cloned") as error:
+        Estimator(entry_point="a.py", git_config=config, region="us-east-1").plan()
+    assert "h8Gf5tRwZ1" not in str(error.value)
+
+
 def test_source_from_git(tmp_path):
     repository = tmp_path / "repository"
     (repository / "examples").mkdir(parents=True)

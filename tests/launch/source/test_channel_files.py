@@ -29,10 +29,11 @@ def test_data_of_any_kind_goes_and_credentials_hidden_files_and_caches_stay(tmp_
     data = tmp_path / "data"
     go = [
         "train.csv", "model.pt", "a.parquet", "b.ckpt", "all.tar.gz", "runs/1.json", "outputs/x.txt", "purchase_history",
-        "data.db", "notes.log", "book.ipynb", "old.bak", "build/a.bin",
+        "data.db", "notes.log", "book.ipynb", "old.bak", "build/a.bin", "forgot_password.csv", "intents/card_login.txt",
     ]  # fmt: skip
     stay = [".env", ".git/config", ".aws/credentials", "id_rsa", "server.key", "kaggle.json", "state/main.tfstate",
-            "__pycache__/a.pyc", "venv/bin/python", ".DS_Store", "small.tokens"]  # fmt: skip
+            "__pycache__/a.pyc", "venv/bin/python", ".DS_Store", "small.tokens", ".db_password",
+            "secrets/login.txt"]  # fmt: skip
     for name in (*go, *stay):
         put(data, name)
     put(data, "wiki.train.tokens", "the unk token , \n" * 10_000)
@@ -49,7 +50,7 @@ def test_data_of_any_kind_goes_and_credentials_hidden_files_and_caches_stay(tmp_
         ".env": "credentials", ".git": "hidden", ".aws": "hidden", "id_rsa": "credentials", "server.key": "credentials",
         "kaggle.json": "credentials", "state/main.tfstate": "credentials", "__pycache__": "cache or environment",
         "venv": "cache or environment", ".DS_Store": "hidden", "small.tokens": "credentials", "settings.txt": "hidden",
-        "login.txt": "credentials",
+        "login.txt": "credentials", ".db_password": "credentials", "secrets/login.txt": "credentials",
     }  # fmt: skip
     named = choose_channel_files("train", data, ["inputs/train/id_rsa", "inputs/other/server.key", "inputs/train/.DS*"])
     assert {"id_rsa", ".DS_Store"} <= set(named.taken)

@@ -16,7 +16,7 @@ from lightning_sagemaker.launch import Estimator, LaunchError
 from lightning_sagemaker.launch.source.secret_scan import find_secrets
 from lightning_sagemaker.launch.source.source_files import select_files
 from tests.conftest import ROOT
-from tests.launch.secret_kinds import FORMATS, HARMLESS, NAMES, SHAPES, drawn
+from tests.launch.secret_kinds import FORMATS, HARMLESS, INNOCENT, NAMES, SHAPES, TEXTS, TOKENS, drawn, filled
 
 DRAW = random.Random(0)
 DIGEST = "".join(DRAW.choice("0123456789abcdef") for _ in range(64))
@@ -112,6 +112,37 @@ def test_no_token_within_a_file_is_sent(file):
 def test_no_shape_of_a_secret_is_sent(file):
     missed = [kind for kind, text in SHAPES.items() if not list(find_secrets(file, f"a\n# {text}\n".encode()))]
     assert missed == []
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_no_published_format_is_sent_without_a_name(seed):
+    assert len(TOKENS) > 130
+    text = "import tool\n" + "".join(f'client = tool.Client("{filled(one, seed)}")\n' for one in TOKENS)
+    found = {one.line for one in find_secrets("a.py", text.encode())}
+    assert [one for line, one in enumerate(TOKENS, 2) if line not in found] == []
+
+
+def test_no_secret_in_the_form_of_a_tool_is_sent():
+    assert len(TEXTS) > 110
+    missed = [(name, text) for name, text in TEXTS if not list(find_secrets(name, filled(text).encode()))]
+    assert missed == []
+
+
+def test_no_secret_in_a_long_line_of_json_is_sent():
+    padding = {f"layer_{index}": [index] * 10 for index in range(400)}
+    for secret in ({"api_key": filled("{H40}")}, {"db": {"password": filled("{M14}")}}):
+        text = "{}\n" + json.dumps({**padding, **secret, "more": padding})
+        assert len(text) > 10_000
+        assert [one.line for one in find_secrets("config.json", text.encode())] == [2]
+    assert (
+        list(find_secrets("config.json", json.dumps({"token": "a" * 9, "key_name": "b c", **padding}).encode())) == []
+    )
+
+
+def test_what_only_looks_like_a_secret_is_sent():
+    assert len(INNOCENT) > 120
+    wrong = [(name, text, list(find_secrets(name, filled(text).encode()))) for name, text in INNOCENT]
+    assert [one for one in wrong if one[2]] == []
 
 
 def notebook(source, outputs=()):

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -19,8 +20,8 @@ _Table = dict[str, Any]
 DEFAULT_PYTORCH = "2.8.0"
 """PyTorch version of jobs that set none."""
 
-_FIRST_OF_P4D = {"1.6": "-cu110-ubuntu18.04-v3", "1.6.0": "-cu110-ubuntu18.04"}
-"""Version in a tag -> its suffix on ml.p4d, whose GPUs need CUDA 11 (SDK 2.257's image_uris)."""
+_FIRST_OF_CUDA_11 = {"1.6": "-cu110-ubuntu18.04-v3", "1.6.0": "-cu110-ubuntu18.04"}
+"""Version in a tag -> its suffix on ml.p4d and for smdistributed, which need CUDA 11 (SDK 2.257's image_uris)."""
 
 PLUGIN_PYTORCH, PLUGIN_PYTHON = (2, 5), (3, 10)
 """Oldest PyTorch and Python with which this package runs in an image."""
@@ -54,6 +55,24 @@ class Image:
         return SMDDP_VERSIONS.get(self.pytorch or "")
 
 
+_AWS_URI = re.compile(
+    r"(?P<account>\d{12})\.dkr\.ecr\.(?P<region>[a-z0-9-]+)\.amazonaws\.com(?:\.cn)?/"
+    r"(?:(?:huggingface-)?pytorch-training|smdistributed-modelparallel):(?P<pytorch>\d+\.\d+\.\d+)(?:-transformers[\d.]+)?"
+    r"-[cg]pu-py(?P<major>\d)(?P<minor>\d*)(?:-.*)?"
+)
+
+
+def named_image(uri: str) -> Image:
+    """The image with this URI; its versions are known if it is one of AWS's own, whose tags name them."""
+    match, table = _AWS_URI.fullmatch(uri), _table()
+    accounts = (
+        {table["accounts"].get(match["region"]), *(one["account"] for one in table["smp"].values())} if match else ()
+    )
+    if match is None or match["account"] not in accounts:
+        return Image(uri)
+    return Image(uri, match["pytorch"], (int(match["major"]), int(match["minor"] or 0)))
+
+
 def find_image(
     region: str,
     instance_type: str,
@@ -61,6 +80,7 @@ def find_image(
     transformers_version: str | None = None,
     py_version: str | None = None,
     parallel_library: bool = False,
+    smdistributed: bool = False,
 ) -> Image:
     """AWS's training image with these versions.
 
@@ -72,6 +92,7 @@ def find_image(
         py_version: Version of Python, such as ``py312``; the image's default when None.
         parallel_library: Whether to prefer an image with version 2 of AWS's model parallel library, which exists for
             some versions of PyTorch; other images train with this package's engine.
+        smdistributed: Whether the distribution is one of ``smdistributed``.
 
     Raises:
         LaunchError: If there is no such image, or none in the region.
@@ -83,7 +104,9 @@ def find_image(
         found = _parallel_image(table, pytorch_version, instance_type)
         needs_gpu = "AWS's images of model parallelism", "use an instance with GPUs."
     elif transformers_version is None:
-        found = _pytorch_image(table, pytorch_version, instance_type)
+        found = _pytorch_image(
+            table, pytorch_version, needs_cuda_11=instance_type.startswith("ml.p4d.") or smdistributed
+        )
         needs_gpu = None
     else:
         found = _huggingface_image(table, pytorch_version, transformers_version)
@@ -127,10 +150,10 @@ def _parallel_image(table: _Table, version: str, instance_type: str) -> _Found:
     return _Found("smdistributed-modelparallel", table["smp"][version], version, version, f"-{cuda}")
 
 
-def _pytorch_image(table: _Table, pytorch_version: str | None, instance_type: str) -> _Found:
+def _pytorch_image(table: _Table, pytorch_version: str | None, needs_cuda_11: bool) -> _Found:
     version = _resolve("pytorch_version", pytorch_version or DEFAULT_PYTORCH, table["pytorch"])
     tag = pytorch_version or version
-    suffix = _FIRST_OF_P4D.get(tag, "") if instance_type.startswith("ml.p4d.") else ""
+    suffix = _FIRST_OF_CUDA_11.get(tag, "") if needs_cuda_11 else ""
     return _Found("pytorch-training", table["pytorch"][version], version, tag, suffix)
 
 

@@ -80,7 +80,12 @@ class JobPlan:
         return replace(self, channels=channels)
 
     def with_bucket(self, bucket: str) -> JobPlan:
-        """The same plan, with output and checkpoint locations that were not set placed in the bucket."""
+        """The same plan, with output and checkpoint locations that were not set placed in the bucket.
+
+        Args:
+            bucket: Name of the bucket, and of a folder in it.
+
+        """
         config, base = self.config, f"s3://{bucket}/{self.base_name}"
         uri = self.checkpoint_uri
         if config.output_path is None:

@@ -5,16 +5,19 @@ from __future__ import annotations
 
 import os
 import secrets
+from collections.abc import Mapping
 from pathlib import Path
 
+from lightning_sagemaker.aws_types import Session
 from lightning_sagemaker.errors import LaunchError
 from lightning_sagemaker.job import SMDDP_VARIABLES, Distribution, Launcher, SageMakerJob
 from lightning_sagemaker.launch.aws import translate_aws_errors
 from lightning_sagemaker.launch.planning import rules
-from lightning_sagemaker.launch.planning.images import Image, find_image, parse_version
+from lightning_sagemaker.launch.planning.images import Image, find_image, named_image, parse_version
 from lightning_sagemaker.launch.planning.instances import find_instance
 from lightning_sagemaker.launch.planning.job_plan import SPOT_PATIENCE, JobPlan, base_name
 from lightning_sagemaker.launch.planning.pricing import Estimate, estimate, load_prices
+from lightning_sagemaker.launch.planning.sdk_defaults import sdk_defaults, with_defaults
 from lightning_sagemaker.launch.source.bundle import make_bundle
 from lightning_sagemaker.launch.source.channel_files import ChannelFiles, choose_channel_files
 from lightning_sagemaker.launch.source.vendored import Target
@@ -40,24 +43,33 @@ _LOG_LEVEL = 20
 """Default log level of the SDK's programs in the container."""
 
 
-def make_plan(config: JobConfig, suffix: str | None = None, like: JobPlan | None = None) -> JobPlan:
+def make_plan(
+    config: JobConfig,
+    suffix: str | None = None,
+    like: JobPlan | None = None,
+    defaults: Mapping[str, object] | None = None,
+    session: Session | None = None,
+) -> JobPlan:
     """Resolve a job description into a plan; nothing is uploaded or started.
 
     Args:
         config: The job as described.
         suffix: End of the base name, which distinguishes jobs created in the same second; random when None.
         like: A plan of the same job on other instances, whose source, uploads and base name are reused.
+        defaults: Content of the SageMaker SDK's configuration files; read from them when None.
+        session: The user's boto3 session, for a source in S3; created when None.
 
     Raises:
         LaunchError: If the job breaks a rule, or its image or source does not exist.
 
     """
+    config = with_defaults(config, sdk_defaults() if defaults is None else defaults)
     region = config.region or own_region()
     image = choose_image(config, region)
     rules.check(config, image)
     rules.check_debugger(config, region)
     include = image.takes_plugin if config.include_plugin is None else config.include_plugin
-    bundle = make_bundle(config, include, _target(config, image)) if like is None else like.bundle
+    bundle = make_bundle(config, include, _target(config, image), session) if like is None else like.bundle
     request = config.distributed
     parallel = {"mp_parameters": dict(request.parameters)} if request.parameters else {}
     names = metric_definitions(names_of(config.recipe))
@@ -122,12 +134,18 @@ def own_region() -> str:
 def choose_image(config: JobConfig, region: str) -> Image:
     """The training image of a job: ``image_uri``, or AWS's image with the versions that the job sets."""
     if config.image_uri is not None:
-        return Image(config.image_uri)
+        return named_image(config.image_uri)
     version = config.pytorch_version
     if version is None and config.transformers_version is None and config.distributed.kind == "smddp":
         version = NEWEST_PYTORCH
     return find_image(
-        region, config.instance_type, version, config.transformers_version, config.py_version, _wants_library(config)
+        region,
+        config.instance_type,
+        version,
+        config.transformers_version,
+        config.py_version,
+        parallel_library=_wants_library(config),
+        smdistributed=config.distributed.kind in ("smddp", "smp"),
     )
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -21,6 +22,9 @@ from lightning_sagemaker.smddp_modes import job_engines
 
 _BATCH_NAMES = ("per_device_train_batch_size", "train_batch_size", "train-batch-size", "batch_size", "batch-size")
 """Names of hyperparameters that usually set the batch size of a process."""
+
+_PLACES = ("output_path", "checkpoint_s3_uri", "code_location", "model_uri", "tensorboard_output_path", "image_uri")
+"""Keys of a job whose values are addresses."""
 
 _SHOWN = 12
 """Maximum number of file names in a line."""
@@ -138,16 +142,35 @@ def not_sent(plan: JobPlan) -> list[str]:
 
 
 def exposed(job: JobPlan | JobConfig) -> list[str]:
-    """A warning for each hyperparameter and environment variable that looks like a secret."""
-    found = []
-    for what, values in (("hyperparameter", job.hyperparameters), ("variable", job.environment)):
-        for name, value in values.items():
-            if isinstance(value, str) and any([*known_secrets(value), *named_secrets(f"{name}={value}")]):
-                found.append(
-                    f"the {what} {name} looks like a secret, and anyone who may describe the job can read it;"
-                    " use AWS Secrets Manager"
-                )
-    return found
+    """A warning for each part of the request that looks like a secret: those who may describe the job can read it all."""
+    config = job if isinstance(job, JobConfig) else job.config
+    channels = {name: one.s3_data for name, one in config.channels.items() if not isinstance(one, FileSystemInput)}
+    named: dict[str, Mapping[str, object]] = {
+        "hyperparameter": job.hyperparameters,
+        "variable": job.environment,
+        "tag": config.tags,
+        "channel": channels,
+        "metric": {str(one.get("Name")): one.get("Regex") for one in config.metric_definitions or ()},
+        "value of experiment_config": config.experiment_config or {},
+        "option": {
+            "custom_mpi_options": config.distributed.mpi_options,
+            **{name: getattr(config, name) for name in ("base_job_name", *_PLACES)},
+        },
+    }
+    return [
+        f"the {what} {name} looks like a secret, and anyone who may describe the job can read it; use AWS Secrets Manager"
+        for what, values in named.items()
+        for name, value in values.items()
+        if _is_secret(str(name), value)
+    ]
+
+
+def _is_secret(name: str, value: object) -> bool:
+    """Whether a value, or one within it, looks like a secret."""
+    if value is None or isinstance(value, (bool, int, float)):
+        return False
+    text = value if isinstance(value, str) else json.dumps(value, default=str)
+    return any([*known_secrets(text), *named_secrets(f"{name}={text}")])
 
 
 def _more(names: list[str]) -> str:

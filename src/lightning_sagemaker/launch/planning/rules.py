@@ -54,6 +54,7 @@ def check(config: JobConfig, image: Image) -> None:
     """
     for rule in _RULES:
         rule(config)
+    _check_degrees(config, image)
     _check_smddp(config, image)
 
 
@@ -255,13 +256,21 @@ def _check_distribution(config: JobConfig) -> None:
             "number out,"
             " or use a larger instance."
         )
-    if request.kind == "smp":
-        _check_degrees(request.parameters, config.instance_count * (count or instance.gpus or 1), config)
 
 
-def _check_degrees(parameters: Mapping[str, object], world_size: int, config: JobConfig) -> None:
+def _check_degrees(config: JobConfig, image: Image) -> None:
+    request = config.distributed
+    if request.kind != "smp":
+        return
     from lightning_sagemaker.parallel.degrees import ParallelConfigError, ParallelDegrees
+    from lightning_sagemaker.parallel.keys import BY_NAME, KeySupport
 
+    parameters: Mapping[str, object] = request.parameters
+    if not image.takes_plugin:  # AWS's own library is what runs there, and it supports more
+        known = {name for name, key in BY_NAME.items() if key.support is not KeySupport.REFUSED}
+        parameters = {name: value for name, value in parameters.items() if name in known}
+    per_host = request.processes_per_host or find_instance(config.instance_type).gpus or 1
+    world_size = config.instance_count * per_host
     try:
         degrees, _ = ParallelDegrees.from_parameters(parameters)
         degrees.replicas(world_size)

@@ -88,8 +88,8 @@ def create_request(plan: JobPlan, job_name: str, bucket: str) -> dict[str, Any]:
         ),
         "StoppingCondition": {"MaxRuntimeInSeconds": config.max_run, "MaxWaitTimeInSeconds": plan.max_wait},
         "Tags": [{"Key": name, "Value": value} for name, value in config.tags.items()],
-        "EnableNetworkIsolation": config.enable_network_isolation or None,
-        "EnableInterContainerTrafficEncryption": config.encrypt_inter_container_traffic or None,
+        "EnableNetworkIsolation": config.enable_network_isolation,
+        "EnableInterContainerTrafficEncryption": config.encrypt_inter_container_traffic,
         "EnableManagedSpotTraining": config.use_spot_instances or None,
         "CheckpointConfig": (
             {"S3Uri": plan.checkpoint_uri, "LocalPath": config.checkpoint_local_path} if plan.checkpoint_uri else None

@@ -42,6 +42,7 @@ from sagemaker.core.training.configs import (
 from sagemaker.train import ModelTrainer
 from sagemaker.train.distributed import DistributedConfig
 
+from lightning_sagemaker.launch.aws import boto_session_of
 from lightning_sagemaker.launch.aws import make_session as make_boto_session
 from lightning_sagemaker.launch.planning.job_plan import JobPlan
 from lightning_sagemaker.launch.request.create import (
@@ -158,7 +159,7 @@ def make_session(given: object, region: str) -> Session:
     """
     if isinstance(given, Session):
         return given
-    return Session(boto_session=make_boto_session(region) if given is None else given)
+    return Session(boto_session=make_boto_session(region) if given is None else boto_session_of(given))
 
 
 def make_request(plan: JobPlan, archive: Path, session: Session, job_name: str | None = None) -> dict[str, object]:
@@ -309,11 +310,12 @@ def _channel(name: str, source: Input, mode: str) -> object:
 
 def _networking(plan: JobPlan) -> Networking | None:
     config = plan.config
-    if not (config.subnets or config.enable_network_isolation or config.encrypt_inter_container_traffic):
+    switches = (config.enable_network_isolation, config.encrypt_inter_container_traffic)
+    if not config.subnets and switches == (None, None):
         return None
     return Networking(
         subnets=list(config.subnets) or None,
         security_group_ids=list(config.security_group_ids) or None,
-        enable_network_isolation=config.enable_network_isolation or None,
-        enable_inter_container_traffic_encryption=config.encrypt_inter_container_traffic or None,
+        enable_network_isolation=config.enable_network_isolation,
+        enable_inter_container_traffic_encryption=config.encrypt_inter_container_traffic,
     )

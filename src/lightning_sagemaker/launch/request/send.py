@@ -6,9 +6,11 @@ from __future__ import annotations
 import logging
 import tempfile
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
-from lightning_sagemaker.aws_types import Session
+from lightning_sagemaker.aws_types import Client, Session
 from lightning_sagemaker.errors import LaunchError
 from lightning_sagemaker.launch.aws import translate_aws_errors
 from lightning_sagemaker.launch.planning.job_plan import JobPlan
@@ -28,12 +30,14 @@ class Sent:
     Attributes:
         job_name: Name of the job.
         session: The boto3 session that was used.
+        sagemaker: The client of SageMaker that was used.
         queued: Batch job ID of a queued job; None for a job that was started directly.
 
     """
 
     job_name: str
     session: Session
+    sagemaker: Client
     queued: str | None
 
 
@@ -49,12 +53,7 @@ def send(plan: JobPlan, given: object = None, job_name: str | None = None) -> Se
         LaunchError: If a package is not installed, the quota is too low, or AWS or its SDK rejects the job.
 
     """
-    try:
-        from lightning_sagemaker.launch.request import sdk
-    except ImportError as error:
-        raise LaunchError(
-            f"The SageMaker SDK 3 is not installed ({error}). HINT: pip install 'lightning-sagemaker[launch]'."
-        ) from None
+    sdk = sdk_module()
     if not plan.bundle.is_scanned:
         raise LaunchError(
             "The source was not scanned for secrets: detect-secrets is not installed. HINT: pip install"
@@ -69,7 +68,8 @@ def send(plan: JobPlan, given: object = None, job_name: str | None = None) -> Se
         session = sdk.make_session(given, plan.region)
         check_quota(session.boto_session, plan.config)
         role = _role_arn(session.boto_session, plan.config)
-        plan = plan.with_bucket(session.default_bucket()).changed(role=role)
+        below = [session.default_bucket(), session.default_bucket_prefix]
+        plan = plan.with_bucket("/".join(one.strip("/") for one in below if one)).changed(role=role)
         try:
             with sdk.quiet(), shown_upload(session, plan.bytes_to_send):
                 archive, staged = plan.bundle.write(Path(folder)), plan.staged(Path(folder, "inputs"))
@@ -79,11 +79,26 @@ def send(plan: JobPlan, given: object = None, job_name: str | None = None) -> Se
             raise LaunchError(f"The SageMaker SDK rejects the job: {' '.join(lines[:4])} HINT: fix that.") from error
         queued = None
         if plan.config.job_queue is None:
-            session.boto_session.client("sagemaker").create_training_job(**request)
+            session.sagemaker_client.create_training_job(**request)
         else:
             share, seconds = plan.config.share_identifier, plan.max_wait or plan.config.max_run
             queued = submit(session.boto_session, request, plan.config.job_queue, share, seconds)
-    return Sent(str(request["TrainingJobName"]), session.boto_session, queued)
+    return Sent(str(request["TrainingJobName"]), session.boto_session, session.sagemaker_client, queued)
+
+
+def sdk_module() -> ModuleType:
+    """:mod:`.sdk`, which imports the SageMaker SDK.
+
+    Raises:
+        LaunchError: If the SDK is not installed.
+
+    """
+    try:
+        return import_module("lightning_sagemaker.launch.request.sdk")
+    except ImportError as error:
+        raise LaunchError(
+            f"The SageMaker SDK 3 is not installed ({error}). HINT: pip install 'lightning-sagemaker[launch]'."
+        ) from None
 
 
 def _role_arn(session: Session, config: JobConfig) -> str:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
+import os
 import posixpath
 import re
 import subprocess
@@ -15,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from lightning_sagemaker.aws_types import Client, Session
 from lightning_sagemaker.errors import LaunchError, suggestion
 from lightning_sagemaker.launch.aws import make_client, translate_aws_errors
 from lightning_sagemaker.launch.source.secret_scan import can_scan, check_secrets
@@ -76,13 +78,16 @@ class Bundle:
         return path
 
 
-def make_bundle(config: JobConfig, include_plugin: bool, target: Target | None = None) -> Bundle:
+def make_bundle(
+    config: JobConfig, include_plugin: bool, target: Target | None = None, session: Session | None = None
+) -> Bundle:
     """Collect the source of a job.
 
     Args:
         config: A job with ``recipe`` or ``entry_point``.
         include_plugin: Whether to include this package's wheel.
         target: Platform for which to include the wheels of ``requirements.txt``; None if the container can fetch them.
+        session: A boto3 session that may read a source in S3; created when None.
 
     Raises:
         LaunchError: If there is no such recipe, folder or script; the script is outside its folder; the files are too
@@ -90,7 +95,7 @@ def make_bundle(config: JobConfig, include_plugin: bool, target: Target | None =
 
     """
     with tempfile.TemporaryDirectory() as scratch:
-        source, entry = _source(config, Path(scratch))
+        source, entry = _source(config, Path(scratch), session)
         chosen = _select(config, source, entry)
         taken = chosen.taken
         size = sum(path.stat().st_size for path in taken.values())
@@ -140,8 +145,14 @@ def _select(config: JobConfig, source: Path, entry: str) -> Selection:
         if not is_there(str(extra)):
             raise LaunchError(f"dependencies has {extra!r}, which is not on this machine. HINT: give existing paths.")
         if path.is_dir():
-            below = [name.removeprefix(f"{path.name}/") for name in sent if name.startswith(f"{path.name}/")]
-            chosen.add(select_files(path, below), f"{path.name}/")
+            last = os.path.basename(os.fspath(extra))  # as in SDK 2: what is in `lib/`, or the folder `lib`
+            if last == "..":
+                raise LaunchError(
+                    f"dependencies has {extra!r}, whose place in the source is not clear. HINT: give its name."
+                )
+            inside = "" if last in ("", ".") else f"{last}/"
+            below = [name.removeprefix(inside) for name in sent if name.startswith(inside)]
+            chosen.add(select_files(path, below), inside)
         elif (reason := why_not(path.name, path, sent)) is not None:
             raise LaunchError(
                 f"dependencies has {extra!r}, which is not sent: {reason}. HINT: leave it out, or list it in"
@@ -152,7 +163,7 @@ def _select(config: JobConfig, source: Path, entry: str) -> Selection:
     return chosen
 
 
-def _source(config: JobConfig, scratch: Path) -> tuple[Path, str]:
+def _source(config: JobConfig, scratch: Path, session: Session | None = None) -> tuple[Path, str]:
     """The source folder, and the path of the entry script in it."""
     if config.recipe is not None:
         from lightning_sagemaker.recipe_files import recipe_folder
@@ -170,7 +181,8 @@ def _source(config: JobConfig, scratch: Path) -> tuple[Path, str]:
         raise LaunchError("Neither recipe nor entry_point is set. HINT: set one of them.")
     entry = PurePosixPath(config.entry_point)
     if (config.source_dir or "").startswith("s3://"):
-        folder = _fetched(str(config.source_dir), config.region, scratch)
+        s3 = make_client("s3", config.region) if session is None else session.client("s3")
+        folder = _fetched(str(config.source_dir), s3, scratch)
     elif config.git_config is not None:
         folder = _clone(config.git_config, scratch) / (config.source_dir or "")
     elif config.source_dir is not None:
@@ -196,11 +208,11 @@ def _source(config: JobConfig, scratch: Path) -> tuple[Path, str]:
     return folder, script.relative_to(folder.resolve()).as_posix()
 
 
-def _fetched(uri: str, region: str | None, scratch: Path) -> Path:
+def _fetched(uri: str, s3: Client, scratch: Path) -> Path:
     """Download and unpack the archive at an S3 URI; return the folder."""
     archive, folder = scratch / "source.tar.gz", scratch / "source"
     with translate_aws_errors(f"Getting {uri}"):
-        was_there = fetch_object(make_client("s3", region), uri, archive)
+        was_there = fetch_object(s3, uri, archive)
     if not was_there:
         raise LaunchError(
             f"source_dir={uri!r} is not an S3 object. HINT: give the URI of a source.tar.gz, or a local folder."
@@ -240,13 +252,19 @@ def _clone(git: object, scratch: Path) -> Path:
             raise LaunchError(f"git cannot be started: {error.strerror}. HINT: install it.") from error
         except subprocess.TimeoutExpired as error:
             raise LaunchError(
-                f"{git['repo']!r} was not cloned in {_CLONE_SECONDS} s. HINT: clone it yourself and give source_dir."
+                f"{_shown(git['repo'])!r} was not cloned in {_CLONE_SECONDS} s. HINT: clone it yourself and give source_dir."
             ) from error
         if done.returncode:
             raise LaunchError(
-                f"{git['repo']!r} cannot be cloned: {done.stderr.strip()[-300:]}. HINT: check repo, branch and commit."
+                f"{_shown(git['repo'])!r} cannot be cloned: {_shown(done.stderr.strip()[-300:])}. HINT: check repo, branch"
+                " and commit."
             )
     return target
+
+
+def _shown(text: str) -> str:
+    """A text without the tokens and passwords in its URLs."""
+    return re.sub(r"(?<=//)[^/@\s]+@", "", text)
 
 
 def check_requirements(contents: Mapping[str, bytes]) -> None:

@@ -28,7 +28,9 @@ _CERTIFICATES = ("*.pem", "*.crt", "*.cer")
 
 _CREDENTIALS = (
     # environment variables
-    "*.env", "env.local", "env.*.local", "dotenv", "*.envrc", "secrets.*", "secret.*", "*.secret", "*.secrets",
+    "*.env", "*.env.json", "*.env.local", "*.env.prod*", "*.env.dev*", "*.vars", "env.local",
+    "env.*.local", "env.prod*", "env.dev*", "env.stag*", "env.test*",
+    "dotenv", "*.envrc", "secrets.*", "secret.*", "*.secret", "*.secrets",
     "*-secrets.*", "*_secrets.*", "*-secret.*", "*_secret.*",
     # keys
     "*.key", "*.p8", "*.p12", "*.pfx", "*.ppk", "*.jks", "*.jceks", "*.bks", "*.bcfks", "*.keystore", "*.truststore",
@@ -36,8 +38,10 @@ _CREDENTIALS = (
     "*.ovpn", "*.keychain*", "*.mobileprovision", "*.wallet", "wallet.dat", "id_rsa*", "id_dsa*", "id_ecdsa*",
     "id_ed25519*", "id_xmss*", "*_rsa", "*_dsa", "*_ecdsa", "*_ed25519", "ssh_host_*", "authorized_keys*",
     "known_hosts*", "secring*", "pubring*", "trustdb*", "master.key", "wg[0-9]*.conf", "*.rdp", "*private*key*",
-    "*.secret_key", "*.token", "*.tokens", "*vault*pass*", "key.txt", "keys.txt", "*_key", "*-key", "*ssh*key*",
-    "*mnemonic*", "*seed*phrase*", "wallet.json", "utc--*", "tailscaled.state",
+    "*secret[_-]key*", "*.token", "*.tokens", "*vault*pass*", "key.txt", "keys.txt", "*_key", "*-key", "*ssh*key*",
+    "*mnemonic*", "*seed*phrase*", "wallet*.json", "wallet.seed", "solana*id.json", "*unseal*", "*recovery*code*",
+    "*backup*code*", "key.properties", "keystore.properties", "signing.properties", "vault*key*",
+    "utc--*", "tailscaled.state",
     # clouds
     "credentials", "*credentials", "*credentials*.json", "*credentials*.y*ml", "*credentials*.csv",
     "*credentials*.ini", "*credentials*.txt", "*credentials*.toml", "*credentials*.xml", "*credentials*.db",
@@ -46,6 +50,7 @@ _CREDENTIALS = (
     "*_key.json", "keyfile.json", "key.json", "client_secret*", "client-secret*", "*adminsdk*.json",
     "google-services.json", "googleservice-info.plist", "azureauth*", "azureprofile.json", "accesstokens.json",
     "msal_token_cache*", "*.publishsettings", "*.cscfg", "boto*.cfg", "boto", "s3cfg", "rclone.conf", "oci_api_key*",
+    "*.credential", "oauth*.json", "linode-cli", "vultr-cli*", "aws*keys.*", "*connection*string*",
     "adc.json", "*token*cache*", "*keys.csv", "databricks.cfg", "databrickscfg*", "s3cmd*", "local.settings.json",
     "appsettings*.json", "ngrok.y*ml", "lakectl*.y*ml", "snowsql*", "connections.toml",
     "doctl*.y*ml", "openrc*", "*-openrc.sh", "clouds.y*ml", "*.boto",
@@ -53,24 +58,29 @@ _CREDENTIALS = (
     "docker*config*.json", "dockercfg", "dockerconfigjson", "netrc", "_netrc", "*.netrc", "pypirc", "*.pypirc",
     "npmrc", "*.npmrc", "yarnrc*", "pip.conf", "pip.ini", "condarc", "*.condarc", "nuget.config",
     "settings-security.xml", "gradle.properties", "git-credentials*", "gitconfig", "auth.json", "hosts.yml",
-    "github_pat*", "ghp*.txt",
+    "github_pat*", "ghp*.txt", "hex.config", "auth.toml", "auth.txt", "mcp.json", "claude_desktop_config*",
     "gem_credentials", "cargo_credentials*", "poetry_auth*",
     # clusters and infrastructure
-    "kube*config*", "config.kube", "*.kubeconfig", "*.rkestate",
-    "kubelet.conf", "admin.conf", "*.tfstate*", "*.tfvars*", "*.tfplan",
+    "*kube*config*", "config.kube", "*.rkestate", "talosconfig*", "k3s.yaml", "rke2.yaml", "bootstrap-kubelet.conf",
+    "controller-manager.conf", "scheduler.conf", "kubelet.conf", "admin.conf", "*.tfstate*", "*.tfvars*", "*.tfplan",
     "terraformrc", "terraform.rc", "*.terraformrc", "vault_token*", "vault-token*", "vault.y*ml", "vault.json",
     "*.vault", "pulumi.*.y*ml", "htpasswd*", "*.htpasswd", "shadow", "passwd", "krb5.conf", "tnsnames.ora",
     "wp-config.php", "localsettings.php", "sftp*.json", "filezilla.xml", "sitemanager.xml", "recentservers.xml",
     "winscp.ini", "ws_ftp.ini", "robomongo.json", "dbeaver*", "credentials.xml", "hudson.util.secret", "web.config",
+    "confcons.xml",
+    "msmtprc", "muttrc", "fetchmailrc", "sasl_passwd*", "knife.rb", "ftpconfig", "ventrilo_srv.ini",
     "unattend.xml", "sysprep.*",
     # databases
-    "pgpass*", "*.pgpass", "my.cnf", "*mylogin.cnf", "mongorc*", "redis.conf", "pg_service.conf", "mssql*.conf",
+    "odbc.ini", "cqlshrc", "profiles.yml", "pgpass*", "*.pgpass", "my.cnf",
+    "*mylogin.cnf", "mongorc*", "redis.conf", "pg_service.conf", "mssql*.conf",
     # services of machine learning
     "kaggle*.json", "wandb*key*", "openai*key*",
     "hf_token*", "huggingface_token*", "token", "*_token", "*-token", "token.json", "token.txt",
     "stored_tokens", "token.pickle", "*_token.*", "*-token.*", "api_key*", "apikey*", "api-key*", "*_api_key*",
     "*.api_key", "*.apikey", "mlflow*credentials*", "wandb*settings", "comet.config", "clearml.conf",
-    "neptune*token*", "jupyter*config*.json", "passwords*", "password*", "*passwd*", "logins.json", "key[34].db",
+    "neptune*token*", "jupyter*config*.json", "*passw*", "pass.txt", "pw.txt", "pwd.txt", "modal.toml",
+    "login.*", "logins.*", "*[-_]login.*", "api?tokens*", "bearer*", "jwt.*", "*webhook*.txt", "*openai*.txt",
+    "*anthropic*.txt", "1password*", "bitwarden*", "lastpass*", "*.har", "cookie.txt", "key[34].db",
     "cert[89].db", "signons*", "cookies*", "login data*", "*.1pif", "*.agilekeychain", "*.opvault", "keyring*",
     "*.pcap*",
 )  # fmt: skip
@@ -136,6 +146,9 @@ DATA_REASONS = (CREDENTIALS, HIDDEN, CACHE)
 _MAYBE_DATA = ("*.tokens", "*.token", "*.key", "*.asc", "*.age", "*.der", "*.secret")
 """Suffixes of both keys and data, such as ``wiki.train.tokens``; the size decides."""
 
+_DATA_TOO = ("login.*", "*[_-]login.*", "*[_-]password*")
+"""Names of credentials in a source, but not in a folder of data, none of which must be lost: ``forgot_password.csv``."""
+
 _LARGEST_KEY = 65_536
 """Maximum bytes of a file with a key or token."""
 
@@ -182,7 +195,9 @@ def why_not_data(name: str, path: Path) -> str | None:
         OSError: If it cannot be read.
 
     """
-    reason, last = why_not_by_name(name), name.casefold().rpartition("/")[2]
+    folder, _, last = name.casefold().rpartition("/")
+    is_word = _fits(last, _DATA_TOO) and not last.startswith(".")
+    reason = why_not_by_name(f"{folder}/data" if is_word else name)
     if reason not in DATA_REASONS or (_fits(last, _MAYBE_DATA) and path.stat().st_size > _LARGEST_KEY):
         return None
     if _fits(last, _CERTIFICATES):

@@ -19,7 +19,7 @@ from fnmatch import fnmatchcase
 from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 
-from lightning_sagemaker.container.lightning_redaction import known_secrets, named_secrets
+from lightning_sagemaker.container.lightning_redaction import is_placeholder, known_secrets, named_secrets
 from lightning_sagemaker.errors import LaunchError
 from lightning_sagemaker.launch.source.file_kinds import CREDENTIALS, is_text, why_not_by_name
 
@@ -34,7 +34,10 @@ _DETECTORS = (
 
 _CAN_HOLD = re.compile(r"(?i)pass|pwd|secret|key|token|auth|cred|://[^/\s]*@|PRIVATE|[A-Za-z0-9+/_=.-]{20,}")
 _LONGEST = 4096
-"""Maximum characters of a line that is scanned; longer lines are searched only for formats of known tokens."""
+"""Maximum characters of a line that is scanned; longer ones are searched for known tokens and in members of JSON."""
+_MEMBER = re.compile(
+    r"""(?i)\\?["'][\w.-]{0,40}(?:pass|pwd|secret|token|key|auth|cred)[\w.-]{0,40}\\?["']\s?:\s?\\?["'][^"'\\]{8,400}"""
+)
 _PRAGMA = "pragma: allowlist secret"
 _IMAGE = re.compile(r'^\s*"(?:image|application|video|audio)/[\w.+-]+":')
 """A picture or file in a notebook's output, on one line in base64."""
@@ -131,10 +134,18 @@ def _by_shape(name: str, lines: Sequence[str]) -> Iterator[Finding]:
     text = "\n".join(lines)
     begins = [match.start() for match in re.finditer("^", text, re.MULTILINE)]
     spans = list(known_secrets(text))
-    short = "\n".join(line if len(line) <= _LONGEST else " " * len(line) for line in lines)
-    spans += named_secrets(short)
+    spans += named_secrets("\n".join(line if len(line) <= _LONGEST else _members(line) for line in lines))
     for begin, _, kind in spans:
         yield Finding(name, _line_of(begin, begins), kind)
+
+
+def _members(line: str) -> str:
+    """Of a long line the members of JSON that may hold a secret, at their places."""
+    parts, end = [], 0
+    for match in _MEMBER.finditer(line):
+        parts += [" " * (match.start() - end), match.group()]
+        end = match.end()
+    return "".join([*parts, " " * (len(line) - end)])
 
 
 def _line_of(position: int, begins: Sequence[int]) -> int:
@@ -156,7 +167,8 @@ def _by_detect_secrets(name: str, lines: Sequence[str]) -> Iterator[Finding]:
         with transient_settings({"plugins_used": [{"name": one} for one in _DETECTORS]}):
             secrets.scan_file(str(path))
         for _, one in secrets:
-            yield Finding(name, one.line_number, one.type.lower())
+            if not is_placeholder(one.secret_value or "a secret that is not said"):
+                yield Finding(name, one.line_number, one.type.lower())
 
 
 def _is_accepted(finding: Finding, send_anyway: Sequence[str]) -> bool:

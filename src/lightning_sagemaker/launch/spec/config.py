@@ -152,8 +152,8 @@ class JobConfig:
     py_version: str | None = None
     subnets: tuple[str, ...] = ()
     security_group_ids: tuple[str, ...] = ()
-    enable_network_isolation: bool = False
-    encrypt_inter_container_traffic: bool = False
+    enable_network_isolation: bool | None = None
+    encrypt_inter_container_traffic: bool | None = None
     tags: Mapping[str, str] = field(default_factory=dict)
     keep_alive_period_in_seconds: int | None = None
     base_job_name: str | None = None

@@ -4,10 +4,14 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from lightning_sagemaker.launch.spec.config import JobConfig
+
+_TIME = re.compile(r"(?:-[0-9a-f]{4})?-(?:\d{4}(?:-\d\d){5}-\d{3}|\d{6}-\d{4}|\d{14})$")
+"""What SDK 2 and this package append to the base of a job's name."""
 
 
 def described_job(job: Mapping[str, Any], model_channel_name: str = "model") -> JobConfig:
@@ -21,6 +25,7 @@ def described_job(job: Mapping[str, Any], model_channel_name: str = "model") -> 
     resources, stopping = job["ResourceConfig"], job.get("StoppingCondition", {})
     sent = {name: _value(text) for name, text in job.get("HyperParameters", {}).items()}
     network, checkpoints = job.get("VpcConfig", {}), job.get("CheckpointConfig", {})
+    algorithm, own = job["AlgorithmSpecification"], ("sagemaker_", "mp_parameters")
     values = {
         "role": job["RoleArn"],
         "instance_type": resources.get("InstanceType"),
@@ -32,23 +37,48 @@ def described_job(job: Mapping[str, Any], model_channel_name: str = "model") -> 
         "max_run": stopping.get("MaxRuntimeInSeconds"),
         "max_wait": stopping.get("MaxWaitTimeInSeconds"),
         "use_spot_instances": job.get("EnableManagedSpotTraining"),
-        "image_uri": job["AlgorithmSpecification"].get("TrainingImage"),
-        "input_mode": job["AlgorithmSpecification"].get("TrainingInputMode"),
+        "keep_alive_period_in_seconds": resources.get("KeepAlivePeriodInSeconds"),
+        "max_retry_attempts": job.get("RetryStrategy", {}).get("MaximumRetryAttempts"),
+        "image_uri": algorithm.get("TrainingImage"),
+        "input_mode": algorithm.get("TrainingInputMode"),
+        "metric_definitions": algorithm.get("MetricDefinitions"),
+        "distribution": _distribution(sent),
         "entry_point": sent.get("sagemaker_program"),
         "source_dir": sent.get("sagemaker_submit_directory"),
-        "hyperparameters": {name: value for name, value in sent.items() if not name.startswith("sagemaker_")},
+        "hyperparameters": {name: value for name, value in sent.items() if not name.startswith(own)},
         "environment": job.get("Environment"),
         "output_path": job["OutputDataConfig"]["S3OutputPath"],
         "output_kms_key": job["OutputDataConfig"].get("KmsKeyId"),
+        "disable_output_compression": job["OutputDataConfig"].get("CompressionType") == "NONE",
         "checkpoint_s3_uri": checkpoints.get("S3Uri"),
         "checkpoint_local_path": checkpoints.get("LocalPath"),
         "subnets": network.get("Subnets"),
         "security_group_ids": network.get("SecurityGroupIds"),
+        "enable_network_isolation": job.get("EnableNetworkIsolation"),
+        "encrypt_inter_container_traffic": job.get("EnableInterContainerTrafficEncryption"),
         "model_uri": _weights(job, model_channel_name),
         "model_channel_name": model_channel_name,
-        "base_job_name": job["TrainingJobName"].rpartition("-")[0] or None,
+        "base_job_name": _TIME.sub("", job["TrainingJobName"]),
     }
     return JobConfig.from_mapping({name: value for name, value in values.items() if value not in (None, "")})
+
+
+def _distribution(sent: Mapping[str, object]) -> dict[str, object] | None:
+    """The distribution of a job that SDK 2 started, in its words, from the hyperparameters in which SDK 2 sends it."""
+
+    def options(kind: str) -> dict[str, object]:
+        return {"enabled": True, "custom_mpi_options": sent.get(f"sagemaker_{kind}_custom_mpi_options", "")}
+
+    found: dict[str, object] = {}
+    if sent.get("sagemaker_mpi_enabled"):
+        found["mpi"] = {**options("mpi"), "processes_per_host": sent.get("sagemaker_mpi_num_of_processes_per_host")}
+    if sent.get("sagemaker_torch_distributed_enabled"):
+        found["torch_distributed"] = {"enabled": True}
+    if sent.get("sagemaker_distributed_dataparallel_enabled"):
+        found["smdistributed"] = {"dataparallel": options("distributed_dataparallel")}
+    if "mp_parameters" in sent:
+        found["smdistributed"] = {"modelparallel": {"enabled": True, "parameters": sent["mp_parameters"]}}
+    return found or None
 
 
 def _value(text: str) -> Any:

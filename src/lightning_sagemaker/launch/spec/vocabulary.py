@@ -22,7 +22,7 @@ POSITIONS = {
 }  # fmt: skip
 """Class -> its positional arguments; those of subclasses are SDK 2.257's (``inspect.signature``)."""
 
-_ALIASES = {
+ALIASES = {
     "framework_version": "pytorch_version",
     "keep_alive_period": "keep_alive_period_in_seconds",
     "train_instance_type": "instance_type",
@@ -57,8 +57,7 @@ NOT_HERE = {
     "latest_training_job.description['ProfilerConfig'].",
     "prepare_workflow_for_training": "pipelines are SDK 3's. HINT: ModelTrainer with distributed=SMDDP().",
     "register": "SDK 3 registers models. HINT: sagemaker.core.resources.ModelPackage with model_data.",
-    "rule_job_summary": "the job's description has it. HINT: "
-    "latest_training_job.description['DebugRuleEvaluationStatuses'].",
+    "rule_job_summary": "the job has it. HINT: latest_training_job.rule_job_summary().",
     "training_job_analytics": "it came from CloudWatch. HINT: latest_training_job.describe(), or logs().",
     "transformer": "SDK 3 creates transform jobs. HINT: sagemaker.core.resources.TransformJob with model_data.",
     "update_profiler": "it is set before fit. HINT: profiler_config, or boto3's update_training_job.",
@@ -81,6 +80,7 @@ class TensorBoardOutputConfig:
 
 
 _NAMES = tuple(one.name for one in fields(JobConfig))
+_DEFAULTS = JobConfig()
 
 
 def by_position(kind: str, given: tuple[object, ...], arguments: Mapping[str, object]) -> dict[str, object]:
@@ -120,13 +120,40 @@ def job_values(arguments: Mapping[str, object]) -> dict[str, object]:
         elif name == "tensorboard_output_config":
             values.update(_tensorboard(value))
         else:
-            values[_ALIASES.get(name, name)] = value
+            values[ALIASES.get(name, name)] = value
     for name in values:
         if name not in (*_NAMES, "instance_groups"):
-            raise LaunchError(f"The estimator was given {name!r}. HINT: {suggestion(name, [*_NAMES, *_ALIASES])}")
+            raise LaunchError(f"The estimator was given {name!r}. HINT: {suggestion(name, [*_NAMES, *ALIASES])}")
     if "base_job_name" in values:
         values["base_job_name"] = str(values["base_job_name"])
     return values
+
+
+_SEVERAL = {
+    "disable_profiler": ("profiler_config",),
+    "instance_groups": ("instance_group", "other_groups"),
+    "rules": ("debugger_rules", "profiler_rules"),
+    "tensorboard_output_config": ("tensorboard_output_path", "tensorboard_local_path"),
+}
+"""Argument that stands for keys of other names, or for several -> these."""
+
+SETTABLE = frozenset({*_NAMES, *ALIASES, *_REFUSED, *ARGUMENTS, *_SEVERAL})
+"""Names of the arguments, each of which may also be set as an attribute of an estimator."""
+
+
+def with_value(config: JobConfig, name: str, value: object) -> JobConfig:
+    """The job with one more argument of an estimator, given after the others; None is the argument's default.
+
+    Raises:
+        LaunchError: As :func:`job_values`.
+
+    """
+    given = JobConfig.from_mapping(job_values({name: value}))
+    keys = {
+        *_SEVERAL.get(name, (ALIASES.get(name, name),)),
+        *(key for key in _NAMES if getattr(given, key) != getattr(_DEFAULTS, key)),
+    }
+    return config.changed(**{key: getattr(given, key) for key in keys if key in _NAMES})
 
 
 def _capital(text: str) -> str:

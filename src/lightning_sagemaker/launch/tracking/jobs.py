@@ -8,12 +8,12 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
-from lightning_sagemaker.aws_types import Session
+from lightning_sagemaker.aws_types import Client, Session
 from lightning_sagemaker.errors import LaunchError
 from lightning_sagemaker.launch.aws import lacks_capacity, make_session, translate_aws_errors
 from lightning_sagemaker.launch.transfer import check_replaceable, fetch, fetch_object, put_in_place, unpack
@@ -40,6 +40,7 @@ class JobStatus:
         seconds: Training time so far, in seconds.
         model_data: ``s3://`` URI of the model artifact; None if SageMaker has none yet.
         description: Answer of DescribeTrainingJob.
+        jobs: The account's jobs, of which this is one.
 
     """
 
@@ -50,6 +51,7 @@ class JobStatus:
     seconds: float
     model_data: str | None
     description: dict[str, Any] = field(repr=False)
+    jobs: TrainingJobs = field(repr=False, compare=False)
 
     @property
     def lacks_capacity(self) -> bool:
@@ -62,8 +64,50 @@ class JobStatus:
         return self.name
 
     def describe(self) -> dict[str, Any]:
-        """The ``description``, by SDK 2's method; SageMaker is not asked again."""
-        return self.description
+        """What SageMaker says of the job now, which ``description`` said when this object was made."""
+        return self.jobs.describe(self.name).description
+
+    def wait(self, logs: bool | str | Sequence[str] | None = True, poll: float = 10.0) -> JobStatus:
+        """Follow the job until it has ended, by SDK 2's method; return its final status.
+
+        Args:
+            logs: As in :meth:`~lightning_sagemaker.launch.Estimator.fit`.
+            poll: Polling interval in seconds.
+
+        Raises:
+            LaunchError: If the job fails, with SageMaker's reason.
+
+        """
+        return self.jobs.follow(self.name, logs=wants_logs(logs), poll=poll).checked()
+
+    def stop(self) -> None:
+        """Ask the job to stop, by SDK 2's method."""
+        self.jobs.stop(self.name)
+
+    def rule_job_summary(self) -> list[dict[str, object]]:
+        """State of each rule of SageMaker Debugger and its profiler, by SDK 2's method."""
+        found = self.describe()
+        names = ("DebugRuleEvaluationStatuses", "ProfilerRuleEvaluationStatuses")
+        return [dict(one) for name in names for one in found.get(name, [])]
+
+    def checked(self) -> JobStatus:
+        """The same status, unless the job has failed.
+
+        Raises:
+            LaunchError: If it has, with SageMaker's reason.
+
+        """
+        if self.status == "Failed":
+            raise LaunchError(
+                f"The job {self.name} failed: {self.reason}. HINT: `lightning-sagemaker logs {self.name}`."
+            )
+        return self
+
+
+def wants_logs(logs: bool | str | Sequence[str] | None) -> bool:
+    """Whether to show the log; SDK 2 also accepts strings, one or several, of which only ``All`` shows it."""
+    words = [logs] if isinstance(logs, str) else logs
+    return "All" in words if isinstance(words, Sequence) else bool(words)
 
 
 class TrainingJobs:
@@ -72,12 +116,15 @@ class TrainingJobs:
     Args:
         region: AWS region; the configured one when None.
         session: A boto3 session, which overrides ``region``; created when None.
+        sagemaker: A client of SageMaker, as the user's session has; that of ``session`` when None.
 
     """
 
-    def __init__(self, region: str | None = None, session: Session | None = None) -> None:
+    def __init__(
+        self, region: str | None = None, session: Session | None = None, sagemaker: Client | None = None
+    ) -> None:
         self.session = make_session(region) if session is None else session
-        self._sagemaker = self.session.client("sagemaker")
+        self.sagemaker = self.session.client("sagemaker") if sagemaker is None else sagemaker
         self._logs = self.session.client("logs")
 
     def list(self, contains: str = "", limit: int = 20) -> list[tuple[str, str, object]]:
@@ -90,7 +137,7 @@ class TrainingJobs:
         """
         wanted = {"NameContains": contains} if contains else {}
         with translate_aws_errors("Listing the jobs"):
-            found = self._sagemaker.list_training_jobs(
+            found = self.sagemaker.list_training_jobs(
                 SortBy="CreationTime", SortOrder="Descending", MaxResults=limit, **wanted
             )
         return [
@@ -106,7 +153,7 @@ class TrainingJobs:
 
         """
         with translate_aws_errors(f"Describing the job {name!r}"):
-            job = self._sagemaker.describe_training_job(TrainingJobName=name)
+            job = self.sagemaker.describe_training_job(TrainingJobName=name)
         begin, end = job.get("TrainingStartTime"), job.get("TrainingEndTime")
         seconds = 0.0 if begin is None else (end.timestamp() if end else time.time()) - begin.timestamp()
         return JobStatus(
@@ -117,12 +164,13 @@ class TrainingJobs:
             seconds=max(0.0, seconds),
             model_data=job.get("ModelArtifacts", {}).get("S3ModelArtifacts"),
             description=job,
+            jobs=self,
         )
 
     def stop(self, name: str) -> None:
         """Ask a job to stop: it gets SIGTERM, and has 120 seconds to write a checkpoint."""
         with translate_aws_errors(f"Stopping the job {name!r}"):
-            self._sagemaker.stop_training_job(TrainingJobName=name)
+            self.sagemaker.stop_training_job(TrainingJobName=name)
 
     def new_lines(self, name: str, seen: dict[str, str]) -> Iterator[tuple[str, str]]:
         """Host and text of the log lines that have arrived since the last call.

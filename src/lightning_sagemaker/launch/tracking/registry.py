@@ -129,7 +129,7 @@ def register(
             f"The job {name} is {status.status}, so there is no model to register. HINT: wait until it is Completed."
         )
     request = package_request(status.description, group, image, source)
-    client = jobs.session.client("sagemaker")
+    client = jobs.sagemaker
     with translate_aws_errors(f"Registering the model of {name!r}"):
         _make_group(client, group)
         place = urlsplit(request["ModelMetrics"]["ModelQuality"]["Statistics"]["S3Uri"])
