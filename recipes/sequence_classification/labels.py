@@ -3,7 +3,12 @@
 
 from __future__ import annotations
 
+import ast
+import contextlib
+import itertools
+import json
 import math
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +24,12 @@ PROBLEMS = (SINGLE, MULTI, REGRESSION)
 
 _NAMED = 5
 """Maximum number of labels in a message."""
+_ADJACENT = re.compile(r"""['"]\s+['"]""")
+_CODE = re.compile(r"[-+]?0\d")
+"""The beginning of a code, such as 04.2: numbers are not written so."""
+_UNIT = re.compile(r"^\s*[€$£¥]\s*|\s*([€$£¥%]|[A-Z]{3})\s*$")
+_NUMBER = re.compile(r"[-+]?(\d+|\d{1,3}(([.'\u2019\s]\d{3})+|(,\d{3})+))([.,]\d+)?")
+_FRACTION = re.compile(r"[.,]\d+$")
 
 
 @dataclass(frozen=True)
@@ -70,11 +81,18 @@ def clean(values: Iterable[Any], delimiter: str | None, label_map: Mapping[str, 
 
     Args:
         values: Entries of the label column.
-        delimiter: Delimiter between several labels in one value; ``None``: values are not split.
+        delimiter: Delimiter between several labels in one value; ``None``: values are not split, but lists that were
+            written as text, in JSON or as Python prints them, are read.
         label_map: Label in the data -> label to use.
+
+    Raises:
+        DataError: If some of the values are such lists, and the others are similar but cannot be read.
 
     """
     known: dict[str, str] = {}  # equal texts once in memory
+    values = list(values)
+    if delimiter is None:
+        values = _read_lists(values)
 
     def one(value: Any) -> Any:
         if delimiter is not None and isinstance(value, str):
@@ -87,6 +105,35 @@ def clean(values: Iterable[Any], delimiter: str | None, label_map: Mapping[str, 
     return [one(value) for value in values]
 
 
+def _read_lists(values: list[Any]) -> list[Any]:
+    texts = {value: value.strip() for value in values if isinstance(value, str)}
+    if not values or not all(
+        value in texts and texts[value][:1] + texts[value][-1:] == "[]" for value in map(str, values)
+    ):
+        return values
+    lists = {value: _list_of(text) for value, text in texts.items()}
+    unread = [value for value, found in lists.items() if found is None]
+    if len(unread) == len(lists) and not any(map(_ADJACENT.search, unread)):
+        return values  # names in brackets
+    if unread:
+        raise DataError(
+            f"the labels are lists written as text, of which {len(unread)} cannot be read, such as {unread[0]!r}."
+            ' HINT: write them in JSON, as in ["a", "b"]; or separate labels by a character and set'
+            " data.label_delimiter."
+        )
+    return [lists[value] for value in values]
+
+
+def _list_of(text: str) -> list[Any] | None:
+    if _ADJACENT.search(text):
+        return None  # a NumPy array, without commas: Python would read its texts as one
+    for parse in (json.loads, ast.literal_eval):
+        with contextlib.suppress(ValueError, SyntaxError):
+            found = parse(text)
+            return found if isinstance(found, list) and all(isinstance(part, str | int) for part in found) else None
+    return None
+
+
 def find_scheme(values: Sequence[Any], problem: str, known: Sequence[str] = ()) -> LabelScheme:
     """The scheme of training labels.
 
@@ -96,11 +143,12 @@ def find_scheme(values: Sequence[Any], problem: str, known: Sequence[str] = ()) 
         known: Labels of the pretrained model; their order is kept if they are the same labels.
 
     Raises:
-        DataError: If there are fewer than two classes.
+        DataError: If there are fewer than two classes, or with ``auto`` it is not clear whether numbers are scores.
 
     """
     if problem == "auto":
         problem = _detect(values)
+        _check_numbers(values, problem)
     if problem == REGRESSION:
         return LabelScheme(REGRESSION)
     names = {name for value in values for name in names_of(value)}
@@ -143,7 +191,7 @@ def are_scores(values: Sequence[Any]) -> bool:
     has_fraction = False
     for value in values:
         number = _number(value)
-        if number is None:
+        if number is None or (isinstance(value, str) and _CODE.match(value)):
             return False
         has_fraction = has_fraction or number % 1 != 0
     return has_fraction
@@ -153,6 +201,32 @@ def _detect(values: Sequence[Any]) -> str:
     if any(isinstance(value, list) for value in values):
         return MULTI
     return REGRESSION if are_scores(values) else SINGLE
+
+
+def _check_numbers(values: Sequence[Any], problem: str) -> None:
+    texts = {value for value in values if isinstance(value, str)}
+    if problem == REGRESSION:
+        fractions = sorted(text for text in texts if float(text) % 1)
+        twice = next(
+            ((a, b) for a, b in itertools.pairwise(sorted(fractions, key=float)) if float(a) == float(b)), None
+        )
+        if twice is not None:
+            raise DataError(
+                f"the labels {twice[0]!r} and {twice[1]!r} are the same number, but not the same text."
+                " HINT: set data.problem to regression if the labels are scores, or to single_label if they are codes."
+            )
+    elif problem == SINGLE and all(isinstance(value, str) for value in values):
+        plain = [_UNIT.sub("", text) for text in texts]
+        if (
+            all(map(_NUMBER.fullmatch, plain))
+            and any(map(_FRACTION.search, plain))
+            and not any(map(_CODE.match, plain))
+        ):
+            raise DataError(
+                f"the labels are numbers with a fraction, such as {max(texts, key=len)!r}, not all of which are written"
+                " like 1234.5. HINT: write them so if they are scores; if such a field holds several labels, set"
+                " data.label_delimiter; if they are names of classes, set data.problem=single_label."
+            )
 
 
 def names_of(value: Any) -> list[str]:
