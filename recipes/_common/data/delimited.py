@@ -13,6 +13,8 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+from lightning_sagemaker.recipes._common.data.table_rows import plain_name, table_rows
+
 DELIMITERS = (",", ";", "\t", "|")
 NAMES = {"tab": "\t", "\\t": "\t", "comma": ",", "semicolon": ";", "pipe": "|"}
 """Names of delimiters that are awkward to quote in a shell."""
@@ -53,16 +55,20 @@ def read_rows(
     chosen = NAMES.get(delimiter, delimiter) if delimiter is not None else _find_delimiter(start, is_even)
     if len(chosen) != 1:
         raise DelimiterError(f"{chosen!r} is not one character. HINT: data.delimiter takes one, or {', '.join(NAMES)}")
-    return chosen, _records(map(_check_no_nul, lines), chosen)
+    # Files that were appended to each other have marks of their encoding within them.
+    return chosen, _records((line.removeprefix("\ufeff") for line in map(_check_no_nul, lines)), chosen)
 
 
 def _records(lines: Iterator[str], delimiter: str) -> Iterator[dict[str, Any]]:
-    rows = (row for row in _parse(lines, delimiter) if row)
-    header = [name.strip() for name in next(rows, [])]
+    rows = table_rows(_parse(lines, delimiter))
+    header = [plain_name(name) for name in next(rows, [])]
     names = _without_spare_columns(header)
     check_names(names)
+    width = 0
     for number, row in enumerate(rows, start=1):
-        _check_row(header, number, row, delimiter)
+        # Some exports end each row, but not the header, with a delimiter.
+        width = width or (len(header) if any(row[len(header) :]) else max(len(row), len(header)))
+        _check_row(header, width, number, row, delimiter)
         if any(spare := row[len(names) :]):
             value = next(filter(None, spare))
             hint = f"{_ABOVE}; or name or delete it" if number == 1 else "name or delete it"
@@ -123,11 +129,16 @@ def lines_of(text: str) -> Iterator[str]:
 
 def _parse(lines: Iterable[str], delimiter: str) -> Iterator[list[str]]:
     # Line ends are left to the library: within quotes they are part of the field.
-    reader = csv.reader(lines, delimiter=delimiter, strict=True)
+    read: list[str] = []
+    reader = csv.reader(_noted(lines, read), delimiter=delimiter, strict=True)
     try:
         before = csv.field_size_limit(_FIELD_LIMIT)
         try:
-            yield from reader
+            for row in reader:
+                if len(read) > 1:
+                    _check_quotes(read, reader.line_num, len(row), delimiter)
+                read.clear()
+                yield row
         finally:
             csv.field_size_limit(before)
     except csv.Error as error:
@@ -135,6 +146,23 @@ def _parse(lines: Iterable[str], delimiter: str) -> Iterator[list[str]]:
             f"line {reader.line_num} cannot be read with the delimiter {delimiter!r} ({error})."
             " HINT: quote fields that contain the delimiter, a quote or a line break, and double the quotes inside them"
         ) from error
+
+
+def _noted(lines: Iterable[str], read: list[str]) -> Iterator[str]:
+    for line in lines:
+        read.append(line)
+        yield line
+
+
+def _check_quotes(lines: Sequence[str], last: int, width: int, delimiter: str) -> None:
+    """Refuse a record of several lines which are records themselves: its first quote was no beginning of a field."""
+    tight = re.compile(re.escape(delimiter) + ("" if delimiter.isspace() else r"(?!\s\S)"))
+    is_single = sum(line.count('"') for line in lines) == 2  # what quotes its fields has doubled or more quotes soon
+    if width > 1 and is_single and all(len(tight.findall(line)) == width - 1 for line in lines):
+        raise DelimiterError(
+            f"a quote in line {last - len(lines) + 1} is closed in line {last} only, though each of these lines looks like"
+            " a record. HINT: quote fields that begin with a quote, and double the quotes inside them"
+        )
 
 
 def check_names(names: Sequence[str]) -> None:
@@ -154,14 +182,13 @@ def check_names(names: Sequence[str]) -> None:
         raise DelimiterError(f"it has the columns {other!r} and {name!r}. HINT: rename or delete one of them")
 
 
-def _check_row(header: Sequence[str], number: int, row: Sequence[str], delimiter: str) -> None:
-    if len(row) != len(header):
+def _check_row(header: Sequence[str], width: int, number: int, row: Sequence[str], delimiter: str) -> None:
+    if len(row) != width:
         hint = f"quote fields with {delimiter!r} in them, or set data.delimiter"
         if number == 1 and len(row) > len(header):
             hint = f"{_ABOVE}; or {hint}"
         raise DelimiterError(
-            f"record {number} does not have as many fields as the header: {len(row)} instead of {len(header)}."
+            f"record {number} does not have as many fields as {'the header' if width == len(header) else 'record 1'}:"
+            f" {len(row)} instead of {width}."
             f" HINT: {hint}"
         )
-    if len(row) > 1 and [field.strip() for field in row] == list(header):
-        raise DelimiterError(f"record {number} repeats the header. HINT: delete it")
