@@ -53,7 +53,7 @@ BUILTIN = "transactions"
 REPORT = "report.json"
 """File with the counts of the data report."""
 
-_FORMAT = 5
+_FORMAT = 6
 """Version of the cache, incremented whenever the same settings would give another."""
 
 _AT_ONCE = 1000

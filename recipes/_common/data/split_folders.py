@@ -24,7 +24,10 @@ _SPLITS = {
 _SPLIT_OF = {"text": "train", "predict": "test"}
 """Option without `data.` -> split whose files it reads, where that has another name."""
 _BETWEEN_WORDS = re.compile(r"[-._ 0-9]+")
-_KIND = re.compile(r"\.(csv|tsv|json|jsonl|ndjson|parquet|arrow|xlsx|txt)$")
+_KIND = re.compile(r"\.(csv|tsv|json|jsonl|ndjson|parquet|arrow|feather|xlsx|txt)$")
+_WITH_NOTES = (".arrow", ".parquet")
+_NOTES = ("dataset_dict.json", "dataset_info.json", "dataset_infos.json", "state.json")
+"""Files that the package `datasets` writes beside tables of these kinds."""
 _NAMED = 3
 """Maximum number of files in a message."""
 
@@ -58,6 +61,8 @@ def files_of_split(
         ValueError: If files are named for splits, but none for this one, or a file is there in two formats.
 
     """
+    if any(relative(file).suffix in _WITH_NOTES for file in files):
+        files = [file for file in files if relative(file).name not in _NOTES]
     option_name = option.removeprefix("data.")
     wanted = _SPLIT_OF.get(option_name, option_name)
     named = [split_named(relative(file)) for file in files]

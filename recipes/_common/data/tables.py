@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables of records: CSV and its relatives, JSON, JSON lines, Excel and Parquet files, and Hugging Face datasets."""
+"""Tables of records: CSV and its relatives, JSON, JSON lines, Excel, Parquet and Arrow files, and Hugging Face datasets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lightning_sagemaker.recipes._common.data.table_streams import TableForm, bu
 from lightning_sagemaker.recipes._common.data.unpacked import SUFFIXES as PACKED
 from lightning_sagemaker.recipes._common.data.unpacked import inner_name, is_hidden, open_unpacked
 
-SUFFIXES = (".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".parquet", ".xlsx")
+SUFFIXES = (".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".parquet", ".arrow", ".feather", ".xlsx")
 
 _File = TypeVar("_File")
 

@@ -40,10 +40,17 @@ def _rows_of(text: str) -> Any:
         lines = text.split("\n")  # not splitlines(), which also splits at U+2028 within a string
         if not error.msg.startswith("Extra data") or len(lines) < 2:
             raise
-        return [load(line) for line in lines if line.strip()]
+        return [_line(number, line) for number, line in enumerate(lines, start=1) if line.strip()]
     if isinstance(content, dict):
         return content["data"] if isinstance(content.get("data"), list) else [content]
     return content
+
+
+def _line(number: int, line: str) -> Any:
+    try:
+        return load(line)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"line {number} is not JSON ({error}). HINT: give an object in each line") from error
 
 
 def load(text: str) -> Any:
