@@ -117,8 +117,9 @@ def _errors(path: Path) -> Iterator[None]:
             " HINT: convert it, for example with iconv -t UTF-8."
         ) from error
     except UnknownEncodingError as error:
+        hint = "HINT: convert it, for example with iconv -f cp1250 -t UTF-8"
         raise TextSourceError(
-            f"{path} is not valid UTF-8: {error}. HINT: convert it, for example with iconv -f cp1250 -t UTF-8."
+            f"{path}: {error}." if "HINT:" in str(error) else f"{path} is not valid UTF-8: {error}. {hint}."
         ) from error
     except ModuleNotFoundError as error:
         raise TextSourceError(

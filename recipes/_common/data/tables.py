@@ -119,9 +119,8 @@ def _read_file(path: Path, form: TableForm | None, writer: TableWriter) -> tuple
             columns = writer.extend(records)
         check_names(columns)
     except (UnknownEncodingError, UnicodeDecodeError) as error:
-        raise DataError(
-            f"{path}: {error}. HINT: set data.encoding, for example to cp1250, gb18030 or utf-8, or save the file as UTF-8."
-        ) from error
+        hint = "HINT: set data.encoding, for example to cp1250, gb18030 or utf-8, or save the file as UTF-8"
+        raise DataError(f"{path}: {error}{'' if 'HINT:' in str(error) else f'. {hint}'}.") from error
     except ModuleNotFoundError as error:
         raise DataError(
             f"{path} needs a package that is not installed ({error}). HINT: pip install 'lightning-sagemaker[tables]'."
