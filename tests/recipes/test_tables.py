@@ -269,6 +269,18 @@ def test_json_in_all_its_forms(tmp_path, content, encoding):
         assert read_files([path]) == ROWS
 
 
+@pytest.mark.parametrize("orient", ["columns", "index", "split", "records", "table", "list"])
+def test_json_as_pandas_writes_it(tmp_path, orient):
+    table = pandas.DataFrame([{**row, "n": None} for row in ROWS], index=[3, 7])
+    text = json.dumps(table.to_dict("list")) if orient == "list" else table.to_json(orient=orient)
+    (tmp_path / "table.json").write_text(text)
+    index = [{"index": 3}, {"index": 7}] if orient == "table" else [{}, {}]
+    expected = [{**number, **row, "n": None} for number, row in zip(index, ROWS, strict=True)]
+    assert read_files([tmp_path / "table.json"]) == expected
+    (tmp_path / "table.json").write_text('{"text": ["a", "b"], "label": "x"}')
+    assert read_files([tmp_path / "table.json"]) == [{"text": ["a", "b"], "label": "x"}]
+
+
 def test_json_with_gaps_and_defects(tmp_path):
     path = tmp_path / "table.json"
     path.write_text('[{"text": "x"}, {"label": "y", "text": NaN}]')

@@ -17,7 +17,7 @@ NO_RECORDS = 'it is not a list of records. HINT: give [{...}, ...], {"data": [..
 
 
 def parse_json(text: str) -> Records:
-    """Records from a JSON array, an object with ``data``, or an object in each line; a missing key is ``None``.
+    """Records from a JSON array, an object with ``data`` or of columns, or an object in each line; a missing key is ``None``.
 
     Raises:
         ValueError: If the text is none of these, or an object has a key twice.
@@ -41,9 +41,23 @@ def _rows_of(text: str) -> Any:
         if not error.msg.startswith("Extra data") or len(lines) < 2:
             raise
         return [_line(number, line) for number, line in enumerate(lines, start=1) if line.strip()]
-    if isinstance(content, dict):
-        return content["data"] if isinstance(content.get("data"), list) else [content]
-    return content
+    return _rows_of_object(content) if isinstance(content, dict) else content
+
+
+def _rows_of_object(content: dict[str, Any]) -> Any:
+    """The rows of ``data``, or of the forms of pandas' ``to_json``: by column or by row; else the object is a row."""
+    data, columns = content.get("data"), content.get("columns")
+    if isinstance(data, list):
+        return data if columns is None else [dict(zip(columns, row, strict=True)) for row in data]
+    parts = list(content.values())
+    if len(parts) > 1 and all(isinstance(part, list) for part in parts) and len(set(map(len, parts))) == 1:
+        return [dict(zip(content, row, strict=True)) for row in zip(*parts, strict=True)]
+    if len(parts) > 1 and all(isinstance(part, dict) and part.keys() == parts[0].keys() for part in parts):
+        if all(map(str.isdecimal, parts[0])):
+            return [{name: part[row] for name, part in content.items()} for row in parts[0]]
+        if all(map(str.isdecimal, content)):
+            return parts
+    return [content]
 
 
 def _line(number: int, line: str) -> Any:
