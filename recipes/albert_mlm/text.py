@@ -216,7 +216,8 @@ def _text_files(path: Path, option: str) -> list[Path]:
         }
         # Next to a corpus there may be a vocab.txt, a README.txt or a table of sources: the corpus is the largest kind.
         kind = max(kinds, key=lambda name: sum(file.stat().st_size for file in kinds[name]))
-        others = [str(file) for name, found in kinds.items() if name != kind for file in found]
+        chosen = set(kinds[kind])
+        others = [str(file) for file in files if file not in chosen]
         if others and is_rank_zero():
             _log.warning("%s: reading only its %d %s, not %s", path, len(kinds[kind]), kind, ", ".join(others[:3]))
         try:

@@ -130,8 +130,15 @@ def _nested(articles: Sequence[Any], path: Any) -> Iterator[Question]:
             for paragraph in article["paragraphs"]:
                 for qa in paragraph["qas"]:
                     texts, starts = structured_answers([] if is_impossible(qa) else qa.get("answers") or [])
+                    for key, text in (("context", paragraph["context"]), ("question", qa["question"])):
+                        if not isinstance(text, str) or not text.strip():
+                            raise DataError(
+                                f"{path}: the question {qa['id']!r} has no {key}. HINT: give each a {key}, or delete it."
+                            )
                     record = {"id": qa["id"], "question": qa["question"], "context": paragraph["context"]}
                     yield Question(str(qa["id"]), qa["question"], paragraph["context"], texts, starts, record)
+    except DataError:
+        raise
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise DataError(
             f"{path} is not in SQuAD's format ({error!r} is missing or wrong). HINT: see README.md."
@@ -181,7 +188,7 @@ def _search(question: Question) -> Question:
 
 def _find(context: str, text: str, start: int) -> int:
     """The place of ``text`` in ``context`` that is nearest to ``start``; whole words, if there are some; -1 without any."""
-    if context[start : start + len(text)] == text:
+    if start >= 0 and context[start : start + len(text)] == text:
         return start
     places = [match.start() for match in re.finditer(f"(?={re.escape(text)})", context)]
     words = [match.start() for match in re.finditer(rf"(?<!\w)(?={re.escape(text)}(?!\w))", context)]

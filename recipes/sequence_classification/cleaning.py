@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import html
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -56,8 +57,8 @@ _RULES: dict[str, Callable[[str], str]] = {
 
 
 def look(text: str) -> str:
-    """A form that is equal for labels that look the same: ``Miete``, ``miete `` and ``MIETE``; ``1`` and ``1.0``."""
-    plain = strip(unicodedata.normalize("NFKC", text)).casefold()
+    """A form that is equal for labels that look the same: ``R&D``, ``r&d `` and ``R&amp;D``; ``1`` and ``1.0``."""
+    plain = strip(unicodedata.normalize("NFKC", html.unescape(text))).casefold()
     try:
         number = float(plain)
     except ValueError:

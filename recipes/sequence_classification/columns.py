@@ -49,14 +49,16 @@ def find_text_columns(records: Table, label: str) -> tuple[str, ...]:
 
     """
     others = [column for column in records.columns if column != label]
+    columns = {column.lower(): column for column in others}
     for known in _TEXTS:
-        if set(known) <= set(others):
-            return known
+        if set(known) <= columns.keys():
+            return tuple(columns[name] for name in known)
     # A single column whose first field is not a name may be a file without a header, whose first text would be lost.
     if len(others) == 1 and (label in records.columns or others[0].isidentifier()):
         if _NO_TEXT.fullmatch(others[0]) or not any(_has_letter(record[others[0]]) for record in records):
+            besides = f" besides {label!r}" if label in records.columns else ""
             raise DataError(
-                f"the only column besides {label!r} is {others[0]!r}, which seems to hold no texts:"
+                f"the only column{besides} is {others[0]!r}, which seems to hold no texts:"
                 f" {str(records[0][others[0]])[:60]!r}. HINT: give a table with the texts; or, if these are the texts,"
                 f" set data.text_columns={others[0]}."
             )
@@ -69,4 +71,4 @@ def find_text_columns(records: Table, label: str) -> tuple[str, ...]:
 
 
 def _has_letter(value: object) -> bool:
-    return isinstance(value, str) and any(map(str.isalpha, value))
+    return not isinstance(value, str | int | float | None) or any(map(str.isalpha, str(value or "")))

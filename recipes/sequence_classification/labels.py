@@ -107,6 +107,11 @@ def clean(values: Iterable[Any], delimiter: str | None, label_map: Mapping[str, 
 
 def _read_lists(values: list[Any]) -> list[Any]:
     texts = {value: value.strip() for value in values if isinstance(value, str)}
+    if objects := [value for value, text in texts.items() if text[:1] + text[-1:] == "{}" and '"' in text]:
+        raise DataError(
+            f"{len(objects)} labels are objects written as text, such as {objects[0]!r}."
+            " HINT: data.label_column takes a column of names, numbers or lists of them."
+        )
     if not values or not all(
         value in texts and texts[value][:1] + texts[value][-1:] == "[]" for value in map(str, values)
     ):
@@ -125,13 +130,20 @@ def _read_lists(values: list[Any]) -> list[Any]:
 
 
 def _list_of(text: str) -> list[Any] | None:
-    if _ADJACENT.search(text):
-        return None  # a NumPy array, without commas: Python would read its texts as one
+    found = None
     for parse in (json.loads, ast.literal_eval):
-        with contextlib.suppress(ValueError, SyntaxError):
-            found = parse(text)
-            return found if isinstance(found, list) and all(isinstance(part, str | int) for part in found) else None
-    return None
+        # A NumPy array has no commas: Python would read adjacent texts as one.
+        if not isinstance(found, list) and not _ADJACENT.search(text):
+            with contextlib.suppress(ValueError, SyntaxError):
+                found = parse(text)
+    if not isinstance(found, list):
+        return None
+    if not all(isinstance(part, str | int) for part in found):
+        raise DataError(
+            f"the labels are lists of other things than names, such as {text[:60]!r}."
+            " HINT: data.label_column takes a column of names, numbers or lists of them."
+        )
+    return found
 
 
 def find_scheme(values: Sequence[Any], problem: str, known: Sequence[str] = ()) -> LabelScheme:
@@ -226,6 +238,15 @@ def _check_numbers(values: Sequence[Any], problem: str) -> None:
                 f"the labels are numbers with a fraction, such as {max(texts, key=len)!r}, not all of which are written"
                 " like 1234.5. HINT: write them so if they are scores; if such a field holds several labels, set"
                 " data.label_delimiter; if they are names of classes, set data.problem=single_label."
+            )
+        numbers = {
+            text for text in texts if (number := _number(text)) is not None and number % 1 and not _CODE.match(text)
+        }
+        if len(numbers) > len(texts) / 2:
+            raise DataError(
+                f"{len(numbers)} of {len(texts)} different labels are numbers with a fraction, but not"
+                f" {min(texts - numbers)!r}. HINT: if they are scores, drop or correct the others and set"
+                " data.problem=regression; if they are names of classes, set data.problem=single_label."
             )
 
 

@@ -224,6 +224,14 @@ def test_records_of_other_kinds_and_first_texts_are_not_taken_for_something_else
     assert documents(path) == ["The first."]
 
 
+def test_files_of_unknown_kinds_beside_the_text_are_named(tmp_path, caplog):
+    for name in ("a.txt", "b.md", "c.html"):
+        (tmp_path / name).write_text("An article.\n")
+    with caplog.at_level(logging.WARNING):
+        assert documents(tmp_path) == ["An article."]
+    assert f"reading only its 1 text files, not {tmp_path / 'b.md'}, {tmp_path / 'c.html'}" in caplog.text
+
+
 def test_marks_of_an_encoding_between_articles_are_no_text_and_nul_is_refused(tmp_path):
     path = tmp_path / "articles.txt"
     path.write_text("\ufeffThe first.\n\ufeffThe second.\n", encoding="utf-8")

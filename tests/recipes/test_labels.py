@@ -9,7 +9,7 @@ import pytest
 
 from lightning_sagemaker.recipes._common.data.table import Table
 from lightning_sagemaker.recipes._common.data.tables import DataError, read_files
-from lightning_sagemaker.recipes.sequence_classification.cleaning import check_label_kinds, is_missing
+from lightning_sagemaker.recipes.sequence_classification.cleaning import check_label_kinds, check_labels, is_missing
 from lightning_sagemaker.recipes.sequence_classification.columns import find_text_columns
 from lightning_sagemaker.recipes.sequence_classification.labels import MULTI, REGRESSION, SINGLE, clean, find_scheme
 
@@ -76,10 +76,32 @@ def test_numpys_arrays_in_a_csv_file_are_refused():
             clean(labels, None, {})
 
 
+@pytest.mark.parametrize(
+    "label", [[{"start": 0, "end": 4, "labels": ["ORG"]}], {"choices": ["a", "b"]}, [[0, 4, "ORG"]], [None], [0.5]]
+)
+def test_what_annotation_tools_write_into_csv_files_is_refused(label):
+    with pytest.raises(DataError, match=r"labels are (lists|objects).*HINT: data\.label_column takes"):
+        clean([json.dumps(label)], None, {})
+
+
+def test_scores_with_a_few_other_values_are_asked_about():
+    for other in ("inf", "-", "n/m", "3.5 (estimate)"):
+        with pytest.raises(
+            DataError, match=r"3 of 4 different labels are numbers with a fraction.*HINT: if they are sc"
+        ):
+            find_scheme(["0.5", "1.5", "2.5", other], "auto")
+    assert find_scheme(["2.7", "three", "four", "2.7"], "auto").names == ("2.7", "four", "three")
+
+
 @pytest.mark.parametrize("label", [{"name": "a"}, [[0, 4, "ORG"]], [{"start": 0, "labels": ["ORG"]}], b"a"])
 def test_labels_of_other_kinds_are_refused(label):
     with pytest.raises(DataError, match=r"no label in record 2, but .* HINT: data\.label_column"):
         check_label_kinds([{"label": ["a", 1]}, {"label": label}], "label", "the train data")
+
+
+def test_labels_that_differ_as_markup_only_look_alike():
+    with pytest.raises(DataError, match=r"'R&D' \(2\) and 'R&amp;D' \(1\)"):
+        check_labels(["R&D", "R&amp;D", "R&D"], "the data")
 
 
 def test_every_marker_of_pandas_is_a_missing_label():
@@ -97,4 +119,5 @@ def test_a_column_without_texts_is_not_taken_for_them(column, values):
         DataError, match=rf"the only column besides 'label' is '{column}'.*HINT: give a table with the texts"
     ):
         find_text_columns(table, "label")
+    assert find_text_columns(Table.of([{"Id": 1, "Text": "Ng", "label": "x"}]), "label") == ("Text",)
     assert find_text_columns(Table.of([{"surname": "Ng", "label": "x"}]), "label") == ("surname",)

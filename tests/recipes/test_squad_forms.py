@@ -96,6 +96,21 @@ def test_tables_that_pandas_wrote_with_a_question_without_an_answer(tmp_path):
         read(tmp_path, table.to_csv(index=False), "table.csv")
 
 
+@pytest.mark.parametrize("key", ["question", "context"])
+@pytest.mark.parametrize("text", [None, " ", ["a"]])
+def test_a_question_without_text_is_refused(tmp_path, key, text):
+    content = {"context": CONTEXT, "qas": [{**QAS[0], **({key: text} if key == "question" else {})}]}
+    with pytest.raises(DataError, match=rf"the question 'a' has no {key}\. HINT: give each a {key}"):
+        read(tmp_path, [{**content, **({key: text} if key == "context" else {})}])
+
+
+def test_a_negative_start_does_not_count_from_the_end(tmp_path):
+    found = read(tmp_path, changed(answers=[{"text": "old", "answer_start": -4}]))
+    with pytest.raises(DataError, match="whose answer is not at answer_start: c"):
+        place_answers(found, "error", "it")
+    assert answered(place_answers(found, "search", "it"))["c"] == [("old", CONTEXT.index("old"))]
+
+
 @pytest.mark.parametrize("shift", [-2, 1, 3])
 def test_a_misplaced_answer_is_the_nearest_one_and_a_whole_word(tmp_path, shift):
     qas = copy.deepcopy(QAS)

@@ -37,6 +37,20 @@ def test_what_is_below_an_empty_row_is_refused_if_it_is_of_another_kind(tmp_path
         assert read(tmp_path / "table", [*table, empty, *ROWS, ["42", "answer"]])[-1][0] == "42"
 
 
+def test_a_line_below_the_header_is_refused(tmp_path):
+    for text in ("text | label\n---|---\na | x\n", "text,label\n----,:--:\na,x\n", "text\tlabel\n====\t=====\na\tx\n"):
+        (tmp_path / "table.txt").write_text(text)
+        with pytest.raises(DataError, match=r"record 1 is a line of (---|===)\. HINT: delete it"):
+            read_files([tmp_path / "table.txt"])
+
+
+def test_spaces_after_delimiters_are_not_part_of_fields_if_the_header_has_them(tmp_path):
+    (tmp_path / "table.csv").write_text('text, label\n"a, b", "x"\nc, x\n')
+    assert read_files([tmp_path / "table.csv"]) == [{"text": "a, b", "label": "x"}, {"text": "c", "label": "x"}]
+    (tmp_path / "table.csv").write_text("id,text, label\n1,a, x\n")
+    assert read_files([tmp_path / "table.csv"]) == [{"id": "1", "text": "a", "label": " x"}]
+
+
 def test_double_spaced_tables_and_short_ones_are_read(tmp_path):
     rows = [["a", "x"], ["b", "y"], ["c", "x"], ["1", "y"]]
     assert read_csv(tmp_path / "table", [["text", "label"], *rows], "\n\n") == rows

@@ -56,11 +56,14 @@ def read_rows(
     if len(chosen) != 1:
         raise DelimiterError(f"{chosen!r} is not one character. HINT: data.delimiter takes one, or {', '.join(NAMES)}")
     # Files that were appended to each other have marks of their encoding within them.
-    return chosen, _records((line.removeprefix("\ufeff") for line in map(_check_no_nul, lines)), chosen)
+    # Python's csv module takes a quote after a space for a part of the field.
+    header = next(lines_of(start), "")
+    is_spaced = f"{chosen} " in header and len(re.findall(f"{re.escape(chosen)}(?! )", header)) == 0
+    return chosen, _records((line.removeprefix("\ufeff") for line in map(_check_no_nul, lines)), chosen, is_spaced)
 
 
-def _records(lines: Iterator[str], delimiter: str) -> Iterator[dict[str, Any]]:
-    rows = table_rows(_parse(lines, delimiter))
+def _records(lines: Iterator[str], delimiter: str, is_spaced: bool) -> Iterator[dict[str, Any]]:
+    rows = table_rows(_parse(lines, delimiter, is_spaced))
     header = [plain_name(name) for name in next(rows, [])]
     names = _without_spare_columns(header)
     check_names(names)
@@ -127,10 +130,10 @@ def lines_of(text: str) -> Iterator[str]:
     return (found.group() for found in _LINE.finditer(text))
 
 
-def _parse(lines: Iterable[str], delimiter: str) -> Iterator[list[str]]:
+def _parse(lines: Iterable[str], delimiter: str, is_spaced: bool = False) -> Iterator[list[str]]:
     # Line ends are left to the library: within quotes they are part of the field.
     read: list[str] = []
-    reader = csv.reader(_noted(lines, read), delimiter=delimiter, strict=True)
+    reader = csv.reader(_noted(lines, read), delimiter=delimiter, skipinitialspace=is_spaced, strict=True)
     try:
         before = csv.field_size_limit(_FIELD_LIMIT)
         try:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 _UNSEEN = "\\s\ufeff\u200b-\u200f\u2060"
 _AROUND = re.compile(f"^[{_UNSEEN}]+|[{_UNSEEN}]+$")
+_RULE = re.compile(r"\s*:?[-=]{2,}:?\s*")
 _LEAST = 3
 """Number of adjacent records that tell what a column holds."""
 _MOST = 1000
@@ -30,8 +31,8 @@ def table_rows(rows: Iterable[Sequence[str]]) -> Iterator[Sequence[str]]:
         rows: All rows, with the header first; in an empty one no cell has text.
 
     Raises:
-        ValueError: If a record repeats the header, or below an empty row are words in a column of numbers, or numbers in
-            one of words: another table, or totals.
+        ValueError: If a record repeats the header or is a line of dashes below it, or below an empty row are words in a
+            column of numbers, or numbers in one of words: another table, or totals.
 
     """
     header: list[str] = []
@@ -46,6 +47,8 @@ def table_rows(rows: Iterable[Sequence[str]]) -> Iterator[Sequence[str]]:
             kinds = [0] * len(header)
         else:
             number, adjacent = number + 1, adjacent + 1
+            if number == 1 and all(map(_RULE.fullmatch, row)):
+                raise ValueError(f"record 1 is a line of {row[0].strip()[:3]}. HINT: delete it")
             if header[0] in row[0] and _is_header(row, header):
                 raise ValueError(f"record {number} repeats the header. HINT: delete it")
             if below > 0 or number <= _MOST:

@@ -17,7 +17,7 @@ NO_RECORDS = 'it is not a list of records. HINT: give [{...}, ...], {"data": [..
 
 
 def parse_json(text: str) -> Records:
-    """Records from a JSON array, an object with ``data`` or of columns, or an object in each line; a missing key is ``None``.
+    """Records from a JSON array, an object with ``data`` or of columns, or an object in each line; no key: ``None``.
 
     Raises:
         ValueError: If the text is none of these, or an object has a key twice.
