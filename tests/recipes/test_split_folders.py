@@ -19,7 +19,8 @@ LAYOUTS = {
     "of GLUE": ["train.csv", "dev_matched.csv", "dev_mismatched.csv", "test_matched.csv"],
     "of SQuAD": ["train-v1.1.csv", "dev-v1.1.csv"],
     "with a prefix": ["tweets_train.csv", "tweets_valid.csv"],
-    "of other words": ["trainset.csv", "retest.csv", "evaluations.csv"],
+    "of other words": ["pretraining.csv", "retest.csv", "evaluations.csv"],
+    "with others": ["train.csv", "holdout.csv"],
     "months": ["2024-01.csv", "2024-02.csv"],
 }
 
@@ -41,6 +42,15 @@ def test_each_split_reads_what_datasets_finds_for_it(tmp_path, layout):
             assert found == sorted(expected[split]["text"]), split
 
 
+@pytest.mark.parametrize(
+    "names", [["trainData.csv", "testData.csv"], ["trainset.csv", "testset.csv"], ["Train.CSV", "X_Test.CSV"]]
+)
+def test_each_split_reads_what_a_person_finds_for_it(tmp_path, names):
+    folder = made(tmp_path, names)
+    assert [path.name for path in find_files(folder, "data.train")] == names[:1]
+    assert [path.name for path in find_files(folder, "data.test")] == names[1:]
+
+
 def test_text_of_other_splits_is_not_trained_on(tmp_path):
     for name in ("train", "valid", "test"):
         (tmp_path / f"{name}.txt").write_text(f"an article of {name}\n")
@@ -54,7 +64,8 @@ def test_what_is_left_out_is_said_once(tmp_path, caplog):
         find_files(folder, "data.train")
         find_files(folder, "data.train")
     assert [record.getMessage() for record in caplog.records] == [
-        f"{folder}: reading only the files named for train, not test.csv"
+        f"{folder}: reading only the files named for train, not test.csv."
+        " HINT: data.validation and data.test take the same folder."
     ]
 
 

@@ -23,7 +23,7 @@ _SPLITS = {
 """Split -> words in the names of its files or folders."""
 _SPLIT_OF = {"text": "train", "predict": "test"}
 """Option without `data.` -> split whose files it reads, where that has another name."""
-_BETWEEN_WORDS = re.compile(r"[-._ 0-9]+")
+_BETWEEN_WORDS = re.compile(r"[-._ 0-9]+|(?<=[a-z])(?=[A-Z])|(?<=[a-z])(?:set|data)(?![a-z])")
 _KIND = re.compile(r"\.(csv|tsv|json|jsonl|ndjson|parquet|arrow|feather|xlsx|txt)$")
 _WITH_NOTES = (".arrow", ".parquet")
 _NOTES = ("dataset_dict.json", "dataset_info.json", "dataset_infos.json", "state.json")
@@ -40,7 +40,7 @@ _said: set[tuple[str, str]] = set()
 def split_named(path: PurePath) -> str | None:
     """The split that a path names by its outermost part that names one; ``None`` if it names none, or several at once."""
     for part in path.parts:
-        words = set(_BETWEEN_WORDS.split(part.lower()))
+        words = set(map(str.lower, _BETWEEN_WORDS.split(part)))
         if found := [split for split, names in _SPLITS.items() if words & names]:
             return found[0] if len(found) == 1 else None
     return None
@@ -66,18 +66,22 @@ def files_of_split(
     option_name = option.removeprefix("data.")
     wanted = _SPLIT_OF.get(option_name, option_name)
     named = [split_named(relative(file)) for file in files]
-    chosen = list(files)
+    own = [file for file, split in zip(files, named, strict=True) if split == wanted]
     others = [file for file, split in zip(files, named, strict=True) if split not in (wanted, None)]
-    if others and named.count(None) > len(files) / 2:  # such as an article about trains among a thousand
-        _say(folder, f"all files, also {_list(others, relative)}")
+    chosen = list(files)
+    if named.count(None) > len(files) / 2:  # names by chance, such as an article about trains among a thousand
+        if others:
+            _say(folder, f"all files, also {_list(others, relative)}")
+    elif own:
+        chosen = own
+        if rest := [file for file, split in zip(files, named, strict=True) if split != wanted]:
+            hint = " HINT: data.validation and data.test take the same folder." if others and wanted == "train" else ""
+            _say(folder, f"only the files named for {wanted}, not {_list(rest, relative)}.{hint}")
     elif others and len(set(named)) > 1:  # a folder that is wholly of one other split is what was asked for
-        chosen = [file for file, split in zip(files, named, strict=True) if split == wanted]
-        if not chosen:
-            raise ValueError(
-                f"{option}={folder!r} was set, whose files are named for other splits: {_list(others, relative)}."
-                f" HINT: give the file for {option}, or name it for the split, such as {wanted}.csv."
-            )
-        _say(folder, f"only the files named for {wanted}, not {_list(others, relative)}")
+        raise ValueError(
+            f"{option}={folder!r} was set, whose files are named for other splits: {_list(others, relative)}."
+            f" HINT: give the file for {option}, or name it for the split, such as {wanted}.csv."
+        )
     _check_copies(chosen, relative, folder, option)
     return chosen
 
