@@ -90,8 +90,15 @@ def test_a_quote_that_joins_records_is_refused(tmp_path, delimiter):
     path.write_text('text,label\n"I like it,good\nnot me,bad\nwhat a "day",bad\n'.replace(",", delimiter))
     with pytest.raises(DataError, match=r"line 2 (is closed in line 4 only|cannot be read)|line 4 cannot be read"):
         read_files([path])
-    path.write_text('text,label\n"I like it,good\nnot me,bad\nwhat a day",bad\n'.replace(",", delimiter))
-    with pytest.raises(DataError, match=r"a quote in line 2 is closed in line 4 only.*HINT: quote fields that begin"):
+    path.write_text(
+        'text,label\nno,bad\n"I like it,good\nnot me,bad\nwhat a day",bad\nyes,good\n'.replace(",", delimiter)
+    )
+    with pytest.raises(DataError, match=r"a quote in line 3 is closed in line 5 only.*HINT: quote fields that begin"):
+        read_files([path])
+    path.write_text(
+        'label,text\nbad,no\ngood,"I like it\nbad,not me\nbad,what a day"\ngood,yes\n'.replace(",", delimiter)
+    )
+    with pytest.raises(DataError, match=r"a quote in line 3 is closed in line 5 only.*HINT: quote fields that begin"):
         read_files([path])
     path.write_text(f'text{delimiter}label\n"Dear all,\nmoney, please; thanks\nBob"{delimiter}bad\n')
     assert read_files([path]) == [{"text": "Dear all,\nmoney, please; thanks\nBob", "label": "bad"}]

@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+from lightning_sagemaker.recipes._common.data.joined_records import REMEMBERED, JoinedRecords
 from lightning_sagemaker.recipes._common.data.table_rows import plain_name, table_rows
 
 DELIMITERS = (",", ";", "\t", "|")
@@ -23,6 +24,8 @@ _FIELD_LIMIT = 1 << 30
 """Maximum characters of a field; ``csv``'s default is 131072."""
 _SEPARATOR = re.compile(r'"?sep=(.)"?\r?\n', re.IGNORECASE)
 """A first line that tells Excel the delimiter."""
+_PREAMBLE = 20
+"""Number of lines above a header that exports may have."""
 _ABOVE = "delete the lines above the header, if there are any"
 """A hint: exports of banks begin with the account and the period."""
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|[\r\n])|[^\r\n]+")
@@ -133,15 +136,17 @@ def lines_of(text: str) -> Iterator[str]:
 def _parse(lines: Iterable[str], delimiter: str, is_spaced: bool = False) -> Iterator[list[str]]:
     # Line ends are left to the library: within quotes they are part of the field.
     read: list[str] = []
+    joined = JoinedRecords(delimiter)
     reader = csv.reader(_noted(lines, read), delimiter=delimiter, skipinitialspace=is_spaced, strict=True)
     try:
         before = csv.field_size_limit(_FIELD_LIMIT)
         try:
             for row in reader:
-                if len(read) > 1:
-                    _check_quotes(read, reader.line_num, len(row), delimiter)
+                if len(read) > 1 or reader.line_num <= REMEMBERED:
+                    joined.add(row, read, reader.line_num)
                 read.clear()
                 yield row
+            joined.check()
         finally:
             csv.field_size_limit(before)
     except csv.Error as error:
@@ -155,17 +160,6 @@ def _noted(lines: Iterable[str], read: list[str]) -> Iterator[str]:
     for line in lines:
         read.append(line)
         yield line
-
-
-def _check_quotes(lines: Sequence[str], last: int, width: int, delimiter: str) -> None:
-    """Refuse a record of several lines which are records themselves: its first quote was no beginning of a field."""
-    tight = re.compile(re.escape(delimiter) + ("" if delimiter.isspace() else r"(?!\s\S)"))
-    is_single = sum(line.count('"') for line in lines) == 2  # what quotes its fields has doubled or more quotes soon
-    if width > 1 and is_single and all(len(tight.findall(line)) == width - 1 for line in lines):
-        raise DelimiterError(
-            f"a quote in line {last - len(lines) + 1} is closed in line {last} only, though each of these lines looks like"
-            " a record. HINT: quote fields that begin with a quote, and double the quotes inside them"
-        )
 
 
 def check_names(names: Sequence[str]) -> None:
@@ -188,7 +182,7 @@ def check_names(names: Sequence[str]) -> None:
 def _check_row(header: Sequence[str], width: int, number: int, row: Sequence[str], delimiter: str) -> None:
     if len(row) != width:
         hint = f"quote fields with {delimiter!r} in them, or set data.delimiter"
-        if number == 1 and len(row) > len(header):
+        if number <= _PREAMBLE:
             hint = f"{_ABOVE}; or {hint}"
         raise DelimiterError(
             f"record {number} does not have as many fields as {'the header' if width == len(header) else 'record 1'}:"
