@@ -63,6 +63,8 @@ def _answers(record: Mapping[str, Any], where: str) -> Answers:
             return structured_answers(_parse(given) if isinstance(given, str) else given)
         if column is None:
             return (), ()
+        if isinstance(record[column], Mapping | list):
+            return structured_answers(record[column])
         start = record.get("answer_start")
         return (str(record[column]),), (_UNPLACED if start in (None, "") else _whole(start),)
     except (KeyError, TypeError, ValueError, SyntaxError) as error:

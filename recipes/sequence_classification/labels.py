@@ -10,7 +10,7 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +29,8 @@ _CODE = re.compile(r"[-+]?0\d")
 """The beginning of a code, such as 04.2: numbers are not written so."""
 _UNIT = re.compile(r"^\s*[€$£¥]\s*|\s*([€$£¥%]|[A-Z]{3})\s*$")
 _NUMBER = re.compile(r"[-+]?(\d+|\d{1,3}(([.'\u2019\s]\d{3})+|(,\d{3})+))([.,]\d+)?")
+_JOINING = ("|", ";", ",")
+"""Delimiters by which tables join several labels."""
 _FRACTION = re.compile(r"[.,]\d+$")
 
 
@@ -160,7 +162,12 @@ def find_scheme(values: Sequence[Any], problem: str, known: Sequence[str] = ()) 
     """
     if problem == "auto":
         problem = _detect(values)
-        _check_numbers(values, problem)
+        texts = {value for value in values if isinstance(value, str)}
+        if problem == REGRESSION:
+            _check_scores(texts)
+        elif problem == SINGLE and all(isinstance(value, str) for value in values):
+            _check_joined(texts)
+            _check_classes(texts)
     if problem == REGRESSION:
         return LabelScheme(REGRESSION)
     names = {name for value in values for name in names_of(value)}
@@ -215,39 +222,45 @@ def _detect(values: Sequence[Any]) -> str:
     return REGRESSION if are_scores(values) else SINGLE
 
 
-def _check_numbers(values: Sequence[Any], problem: str) -> None:
-    texts = {value for value in values if isinstance(value, str)}
-    if problem == REGRESSION:
-        fractions = sorted(text for text in texts if float(text) % 1)
-        twice = next(
-            ((a, b) for a, b in itertools.pairwise(sorted(fractions, key=float)) if float(a) == float(b)), None
-        )
-        if twice is not None:
+def _check_scores(texts: Collection[str]) -> None:
+    """Refuse numbers that are the same, but differ as texts: codes such as 4.1 and 4.10 are no scores."""
+    fractions = sorted((text for text in texts if float(text) % 1), key=float)
+    for one, other in itertools.pairwise(fractions):
+        if float(one) == float(other):
             raise DataError(
-                f"the labels {twice[0]!r} and {twice[1]!r} are the same number, but not the same text."
+                f"the labels {one!r} and {other!r} are the same number, but not the same text."
                 " HINT: set data.problem to regression if the labels are scores, or to single_label if they are codes."
             )
-    elif problem == SINGLE and all(isinstance(value, str) for value in values):
-        plain = [_UNIT.sub("", text) for text in texts]
-        if (
-            all(map(_NUMBER.fullmatch, plain))
-            and any(map(_FRACTION.search, plain))
-            and not any(map(_CODE.match, plain))
-        ):
-            raise DataError(
-                f"the labels are numbers with a fraction, such as {max(texts, key=len)!r}, not all of which are written"
-                " like 1234.5. HINT: write them so if they are scores; if such a field holds several labels, set"
-                " data.label_delimiter; if they are names of classes, set data.problem=single_label."
-            )
-        numbers = {
-            text for text in texts if (number := _number(text)) is not None and number % 1 and not _CODE.match(text)
-        }
-        if len(numbers) > len(texts) / 2:
-            raise DataError(
-                f"{len(numbers)} of {len(texts)} different labels are numbers with a fraction, but not"
-                f" {min(texts - numbers)!r}. HINT: if they are scores, drop or correct the others and set"
-                " data.problem=regression; if they are names of classes, set data.problem=single_label."
-            )
+
+
+def _check_classes(texts: Collection[str]) -> None:
+    """Refuse classes that are numbers with a fraction, written otherwise or beside a few other values."""
+    plain = [_UNIT.sub("", text) for text in texts]
+    are_numbers = all(map(_NUMBER.fullmatch, plain)) and not any(map(_CODE.match, plain))
+    if are_numbers and any(map(_FRACTION.search, plain)):
+        raise DataError(
+            f"the labels are numbers with a fraction, such as {max(texts, key=len)!r}, not all of which are written"
+            " like 1234.5. HINT: write them so if they are scores; if such a field holds several labels, set"
+            " data.label_delimiter; if they are names of classes, set data.problem=single_label."
+        )
+    fractions = {text for text in texts if (_number(text) or 0) % 1 and not _CODE.match(text)}
+    if len(fractions) > len(texts) / 2:
+        raise DataError(
+            f"{len(fractions)} of {len(texts)} different labels are numbers with a fraction, but not"
+            f" {min(set(texts) - fractions)!r}. HINT: if they are scores, drop or correct the others and set"
+            " data.problem=regression; if they are names of classes, set data.problem=single_label."
+        )
+
+
+def _check_joined(texts: Collection[str]) -> None:
+    for text in sorted(texts):
+        for delimiter in _JOINING:
+            parts = [part.strip() for part in text.split(delimiter)]
+            if len(parts) > 1 and all(part in texts for part in parts):
+                raise DataError(
+                    f"the label {text!r} consists of other labels. HINT: if it means several labels, set"
+                    f" data.label_delimiter={delimiter!r}; if it is the name of a class, set data.problem=single_label."
+                )
 
 
 def names_of(value: Any) -> list[str]:

@@ -48,6 +48,14 @@ def test_other_texts_with_digits_are_classes(labels):
     assert find_scheme(labels, "auto").problem == SINGLE
 
 
+def test_a_label_of_other_labels_is_asked_about():
+    for label in ("rent|food", "rent; food", "food, rent, rent"):
+        with pytest.raises(DataError, match=r"consists of other labels\. HINT: .*data\.label_delimiter"):
+            find_scheme(["rent", "food", label], "auto")
+    assert find_scheme(["rent", "food, drinks", "food"], "auto").problem == SINGLE
+    assert find_scheme(clean(["rent", "rent|food"], "|", {}), "auto").problem == MULTI
+
+
 def test_codes_that_differ_as_texts_only_are_asked_about():
     with pytest.raises(DataError, match=r"'4\.1' and '4\.10' are the same number.*HINT: set data\.problem"):
         find_scheme(["4.1", "4.10", "12.3"], "auto")

@@ -104,6 +104,15 @@ def test_a_question_without_text_is_refused(tmp_path, key, text):
         read(tmp_path, [{**content, **({key: text} if key == "context" else {})}])
 
 
+def test_an_answer_may_be_an_object(tmp_path):
+    record = {"id": "c", "question": "?", "context": CONTEXT}
+    text, start = TEXTS["c"]
+    for answer in ({"text": text, "answer_start": start}, [{"text": text, "answer_start": start}]):
+        assert answered(read(tmp_path, [{**record, "answer": answer}])) == {"c": [TEXTS["c"]]}
+    with pytest.raises(DataError, match="cannot be read .*HINT: they must be"):
+        read(tmp_path, [{**record, "answer": {"text": text, "start": start}}])
+
+
 def test_a_negative_start_does_not_count_from_the_end(tmp_path):
     found = read(tmp_path, changed(answers=[{"text": "old", "answer_start": -4}]))
     with pytest.raises(DataError, match="whose answer is not at answer_start: c"):
