@@ -224,7 +224,7 @@ def _detect(values: Sequence[Any]) -> str:
 
 def _check_scores(texts: Collection[str]) -> None:
     """Refuse numbers that are the same, but differ as texts: codes such as 4.1 and 4.10 are no scores."""
-    fractions = sorted((text for text in texts if float(text) % 1), key=float)
+    fractions = sorted((text for text in texts if float(text) % 1), key=lambda text: (float(text), text))
     for one, other in itertools.pairwise(fractions):
         if float(one) == float(other):
             raise DataError(
