@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
+from lightning_sagemaker.recipes._common.data.delimited import END_OF_FILE
 from lightning_sagemaker.recipes._common.data.encodings import UnknownEncodingError
 from lightning_sagemaker.recipes._common.data.table_streams import (
     JSON,
@@ -162,7 +163,8 @@ def _lines(stream: io.BufferedReader, path: Path) -> Iterator[str]:
     for line in lines:
         if "\0" in line:
             raise ValueError("it contains NUL characters, so it is not text. HINT: export it again")
-        yield line.removeprefix("\ufeff")  # also within files that were appended to each other
+        if line != END_OF_FILE:
+            yield line.removeprefix("\ufeff")  # also within files that were appended to each other
 
 
 def _as_they_are(lines: Iterator[str], _: str, __: Path) -> Iterator[str]:

@@ -25,6 +25,8 @@ PROBLEMS = (SINGLE, MULTI, REGRESSION)
 _NAMED = 5
 """Maximum number of labels in a message."""
 _ADJACENT = re.compile(r"""['"]\s+['"]""")
+_MANY = 10
+"""Number of records of which some have the same label if there are classes to learn."""
 _CODE = re.compile(r"[-+]?0\d")
 """The beginning of a code, such as 04.2: numbers are not written so."""
 _UNIT = re.compile(r"^\s*[€$£¥]\s*|\s*([€$£¥%]|[A-Z]{3})\s*$")
@@ -157,7 +159,8 @@ def find_scheme(values: Sequence[Any], problem: str, known: Sequence[str] = ()) 
         known: Labels of the pretrained model; their order is kept if they are the same labels.
 
     Raises:
-        DataError: If there are fewer than two classes, or with ``auto`` it is not clear whether numbers are scores.
+        DataError: If there are fewer than two classes, or as many as records, or with ``auto`` it is not clear whether
+            numbers are scores.
 
     """
     if problem == "auto":
@@ -174,6 +177,11 @@ def find_scheme(values: Sequence[Any], problem: str, known: Sequence[str] = ()) 
     if len(names) < 2:
         raise DataError(
             f"the training labels are all {names or 'missing'}. HINT: at least two different ones are needed."
+        )
+    if problem == SINGLE and len(names) == len(values) >= _MANY:
+        raise DataError(
+            f"each of the {len(values)} training records has a label of its own, such as {values[0]!r}, as ids and dates"
+            " have. HINT: set data.label_column to the column with the classes; data.problem=regression takes scores."
         )
     by_lowercase = {name.lower(): name for name in names}
     if len(by_lowercase) == len(names) and {name.lower() for name in known} == set(by_lowercase):

@@ -56,6 +56,14 @@ def test_a_label_of_other_labels_is_asked_about():
     assert find_scheme(clean(["rent", "rent|food"], "|", {}), "auto").problem == MULTI
 
 
+def test_ids_are_no_classes():
+    with pytest.raises(
+        DataError, match=r"each of the 12 training records has a label of its own, such as 'id-0'.*HINT"
+    ):
+        find_scheme([f"id-{number}" for number in range(12)], SINGLE)
+    assert len(find_scheme(["a", "b", "c"], "auto").names) == 3
+
+
 def test_codes_that_differ_as_texts_only_are_asked_about():
     with pytest.raises(DataError, match=r"'4\.1' and '4\.10' are the same number.*HINT: set data\.problem"):
         find_scheme(["4.1", "4.10", "12.3"], "auto")

@@ -5,6 +5,7 @@ import pytest
 
 from lightning_sagemaker.recipes._common.data.table_rows import table_rows
 from lightning_sagemaker.recipes._common.data.tables import DataError, read_files
+from lightning_sagemaker.recipes.albert_mlm.text import find_text
 from tests.recipes.test_tables import workbook
 
 ROWS = [["Rent January", "home"], ["Shell A8", "car"], ["Aldi 12", "food"], ["Rent May", "home"]]
@@ -68,6 +69,13 @@ def test_marks_of_an_encoding_within_a_file_are_no_text(tmp_path):
     path = tmp_path / "table.csv"
     path.write_text('\ufefftext,label\na,x\n\ufeff"b, c",y\n', encoding="utf-8")
     assert read_files([path]) == [{"text": "a", "label": "x"}, {"text": "b, c", "label": "y"}]
+
+
+def test_the_end_of_a_file_of_dos_is_no_record(tmp_path):
+    (tmp_path / "table.csv").write_bytes(b"text,label\r\na,x\r\n\x1a")
+    assert read_files([tmp_path / "table.csv"]) == [{"text": "a", "label": "x"}]
+    (tmp_path / "text.txt").write_bytes(b"an article\r\n\x1a")
+    assert list(find_text(str(tmp_path / "text.txt"), {}).documents()) == ["an article"]
 
 
 def test_empty_texts_of_the_only_column_are_records():

@@ -19,6 +19,8 @@ from lightning_sagemaker.recipes._common.data.table_rows import plain_name, tabl
 DELIMITERS = (",", ";", "\t", "|")
 NAMES = {"tab": "\t", "\\t": "\t", "comma": ",", "semicolon": ";", "pipe": "|"}
 """Names of delimiters that are awkward to quote in a shell."""
+END_OF_FILE = "\x1a"
+"""The last character of files that DOS programs wrote."""
 
 _FIELD_LIMIT = 1 << 30
 """Maximum characters of a field; ``csv``'s default is 131072."""
@@ -62,7 +64,8 @@ def read_rows(
     # Python's csv module takes a quote after a space for a part of the field.
     header = next(lines_of(start), "")
     is_spaced = f"{chosen} " in header and len(re.findall(f"{re.escape(chosen)}(?! )", header)) == 0
-    return chosen, _records((line.removeprefix("\ufeff") for line in map(_check_no_nul, lines)), chosen, is_spaced)
+    plain = (line.removeprefix("\ufeff") for line in map(_check_no_nul, lines) if line != END_OF_FILE)
+    return chosen, _records(plain, chosen, is_spaced)
 
 
 def _records(lines: Iterator[str], delimiter: str, is_spaced: bool) -> Iterator[dict[str, Any]]:
