@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from array import array
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -48,6 +49,8 @@ from lightning_sagemaker.recipes.sequence_classification.glue import TASKS
 from lightning_sagemaker.recipes.sequence_classification.labels import LabelScheme, find_scheme
 from lightning_sagemaker.recipes.sequence_classification.splitting import stratified
 from lightning_sagemaker.recipes.sequence_classification.transactions import transactions
+
+_log = logging.getLogger(__name__)
 
 BUILTIN = "transactions"
 REPORT = "report.json"
@@ -125,6 +128,7 @@ class Preparation(_preparation.Preparation):
             if labeled:
                 check_label_kinds(records, label_column, f"the {split} data")
         splits, cleaned = self._clean(splits, columns, label_column)
+        self._report_unused(splits, label_column)
         splits = self._divide(splits, label_column)
         splits = {name: records[: self.limits.get(name.split("_")[0])] for name, records in splits.items()}
         scheme = self._scheme(splits, label_column)
@@ -219,6 +223,19 @@ class Preparation(_preparation.Preparation):
         if values and self.problem != labelling.REGRESSION and not labelling.are_scores(values):
             check_labels((name for value in values for name in labelling.names_of(value)), "the data")
         return result, counts
+
+    def _report_unused(self, splits: Mapping[str, Table], column: str) -> None:
+        """Warn of names in ``label_map`` that no label has, such as misspelled ones."""
+        labeled = [records for split, records in splits.items() if not split.startswith("predict")]
+        if self.label_map and labeled:
+            values = (record[column] for records in labeled for record in records)
+            names = {
+                name
+                for value in labelling.clean(values, self.label_delimiter, {})
+                for name in labelling.names_of(value)
+            }
+            if unused := sorted(set(self.label_map) - names):
+                _log.warning("data.label_map names %s, which no label of the data is", ", ".join(map(repr, unused)))
 
     def _is_own(self, name: str) -> bool:
         return bool(name) and self.task is None and name != BUILTIN and is_file_name(name)

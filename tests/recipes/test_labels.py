@@ -2,6 +2,7 @@
 """Labels as people's tables have them: what a reader of the table would say, or one sentence that asks."""
 
 import json
+import logging
 
 import numpy
 import pandas
@@ -11,6 +12,7 @@ from lightning_sagemaker.recipes._common.data.table import Table
 from lightning_sagemaker.recipes._common.data.tables import DataError, read_files
 from lightning_sagemaker.recipes.sequence_classification.cleaning import check_label_kinds, check_labels, is_missing
 from lightning_sagemaker.recipes.sequence_classification.columns import find_text_columns
+from lightning_sagemaker.recipes.sequence_classification.data import ClassificationDataModule
 from lightning_sagemaker.recipes.sequence_classification.labels import MULTI, REGRESSION, SINGLE, clean, find_scheme
 
 
@@ -113,6 +115,18 @@ def test_scores_with_a_few_other_values_are_asked_about():
 def test_labels_of_other_kinds_are_refused(label):
     with pytest.raises(DataError, match=r"no label in record 2, but .* HINT: data\.label_column"):
         check_label_kinds([{"label": ["a", 1]}, {"label": label}], "label", "the train data")
+
+
+def test_names_to_map_that_are_no_labels_are_reported(tmp_path, caplog):
+    (tmp_path / "table.csv").write_text("text,label\n" + "a b,rent\nc d,food\n" * 20)
+    options = {"cache_dir": str(tmp_path / "cache"), "vocab_size": 100, "global_batch_size": 8}
+    data = ClassificationDataModule(
+        train=str(tmp_path / "table.csv"), label_map={"rent": "home", "Rnet": "home"}, **options
+    )
+    with caplog.at_level(logging.WARNING):
+        data.prepare_data()
+    assert "data.label_map names 'Rnet', which no label of the data is" in caplog.text
+    assert "'rent'" not in caplog.text
 
 
 def test_labels_that_differ_as_markup_only_look_alike():
