@@ -149,9 +149,10 @@ def check_label_kinds(records: Iterable[Record], column: str, what: str) -> None
     """Refuse labels that are no names or numbers, such as spans of the text as annotation tools export them.
 
     Raises:
-        DataError: If a value is neither, nor a list of such, nor missing.
+        DataError: If a value is neither, nor a list of such, nor missing; or if some are numbers, and others true or false.
 
     """
+    kinds: set[bool] = set()
     for number, record in enumerate(records, start=1):
         value = record[column]
         for part in value if isinstance(value, list | tuple) else [value]:
@@ -159,6 +160,13 @@ def check_label_kinds(records: Iterable[Record], column: str, what: str) -> None
                 raise DataError(
                     f"{what} has no label in record {number}, but {type(part).__name__} {str(part)[:60]}"
                     f" (column {column!r}). HINT: data.label_column takes a column of names, numbers or lists of them."
+                )
+            if isinstance(part, int):
+                kinds.add(isinstance(part, bool))
+            if len(kinds) > 1:
+                raise DataError(
+                    f"{what} has the label {part!r} in record {number} (column {column!r}), and others that are"
+                    f" {'numbers' if isinstance(part, bool) else 'true or false'}. HINT: write all in one way."
                 )
 
 

@@ -129,6 +129,12 @@ def test_names_to_map_that_are_no_labels_are_reported(tmp_path, caplog):
     assert "'rent'" not in caplog.text
 
 
+def test_numbers_and_truths_are_not_classes_of_one_column():
+    with pytest.raises(DataError, match=r"the label True in record 2 .* others that are numbers\. HINT"):
+        check_label_kinds([{"label": 1}, {"label": True}], "label", "the train data")
+    check_label_kinds([{"label": True}, {"label": None}, {"label": float("nan")}], "label", "the train data")
+
+
 def test_labels_that_differ_as_markup_only_look_alike():
     with pytest.raises(DataError, match=r"'R&D' \(2\) and 'R&amp;D' \(1\)"):
         check_labels(["R&D", "R&amp;D", "R&D"], "the data")

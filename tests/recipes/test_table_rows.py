@@ -71,6 +71,13 @@ def test_marks_of_an_encoding_within_a_file_are_no_text(tmp_path):
     assert read_files([path]) == [{"text": "a", "label": "x"}, {"text": "b, c", "label": "y"}]
 
 
+def test_cells_that_are_written_for_excel_to_be_text_are_that_text(tmp_path):
+    (tmp_path / "table.csv").write_text('id,text,label\n="007","=""a""",x\n="",="a"&"b",="x\n')
+    first, second = read_files([tmp_path / "table.csv"])
+    assert first == {"id": "007", "text": "a", "label": "x"}
+    assert second == {"id": "", "text": '="a"&"b"', "label": '="x'}
+
+
 def test_the_end_of_a_file_of_dos_is_no_record(tmp_path):
     (tmp_path / "table.csv").write_bytes(b"text,label\r\na,x\r\n\x1a")
     assert read_files([tmp_path / "table.csv"]) == [{"text": "a", "label": "x"}]

@@ -82,7 +82,12 @@ def _records(lines: Iterator[str], delimiter: str, is_spaced: bool) -> Iterator[
             value = next(filter(None, spare))
             hint = f"{_ABOVE}; or name or delete it" if number == 1 else "name or delete it"
             raise DelimiterError(f"record {number} has {value!r} in a column without a name. HINT: {hint}")
-        yield dict(zip(names, row, strict=False))
+        yield dict(zip(names, [_unescaped(cell) if cell[:2] == '="' else cell for cell in row], strict=False))
+
+
+def _unescaped(cell: str) -> str:
+    """The text of a cell that begins with ``="``, if it is written as ``="007"``, so that Excel takes it for text."""
+    return cell[2:-1] if cell.endswith('"') and cell.count('"') == 2 else cell
 
 
 def _without_spare_columns(header: list[str]) -> list[str]:
