@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import itertools
 import json
 import logging
 import re
@@ -14,12 +13,15 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
+from lightning_sagemaker.recipes._common.data.delimited import END_OF_FILE
 from lightning_sagemaker.recipes._common.data.encodings import UnknownEncodingError
 from lightning_sagemaker.recipes._common.data.table_streams import (
     JSON,
     START,
     buffered,
     encoding_of,
+    foreign_kind,
+    is_json,
     is_large,
     stream_table,
 )
@@ -36,6 +38,8 @@ LINES = "lines"
 """Format of text files with an article on each line."""
 RECORDS = "TFRecords"
 _ARTICLE_BEGINS = re.compile(r'<doc id="[^"]*" .*>\s*$')
+_WORDS = 3
+"""Maximum words of a column's name: more are the first text of a table without a header."""
 _ARTICLE_ENDS = "</doc>"
 _WIKI_EXTRACTOR = re.compile(r"wiki_\d+")
 
@@ -114,8 +118,9 @@ def _errors(path: Path) -> Iterator[None]:
             " HINT: convert it, for example with iconv -t UTF-8."
         ) from error
     except UnknownEncodingError as error:
+        hint = "HINT: convert it, for example with iconv -f cp1250 -t UTF-8"
         raise TextSourceError(
-            f"{path} is not valid UTF-8: {error}. HINT: convert it, for example with iconv -f cp1250 -t UTF-8."
+            f"{path}: {error}." if "HINT:" in str(error) else f"{path} is not valid UTF-8: {error}. {hint}."
         ) from error
     except ModuleNotFoundError as error:
         raise TextSourceError(
@@ -128,6 +133,10 @@ def _errors(path: Path) -> Iterator[None]:
 
 def _kind(name: str, stream: io.BufferedReader) -> str:
     start = stream.peek(START)
+    if what := foreign_kind(start):
+        raise ValueError(
+            f"it is {what}. HINT: extract its text; that of Wikipedia's dumps, for example, with WikiExtractor"
+        )
     if start.startswith(b"PAR1"):
         return "parquet"
     if begins_with_record(start):
@@ -140,7 +149,7 @@ def _kind(name: str, stream: io.BufferedReader) -> str:
         with contextlib.suppress(ValueError):
             if isinstance(json.loads(first), dict):
                 return "JSON lines"
-    if name.lower().endswith(JSON):
+    if is_json(name, text):
         return "table"
     return "WikiExtractor" if _ARTICLE_BEGINS.match(first) else LINES
 
@@ -151,9 +160,11 @@ def _lines(stream: io.BufferedReader, path: Path) -> Iterator[str]:
         _said.add(path)
         _log.info("reading %s as %s", path, encoding)
     lines = iter(io.TextIOWrapper(stream, encoding))
-    for first in itertools.islice(lines, 1):
-        yield first.removeprefix("\ufeff")
-    yield from lines
+    for line in lines:
+        if "\0" in line:
+            raise ValueError("it contains NUL characters, so it is not text. HINT: export it again")
+        if line != END_OF_FILE:
+            yield line.removeprefix("\ufeff")  # also within files that were appended to each other
 
 
 def _as_they_are(lines: Iterator[str], _: str, __: Path) -> Iterator[str]:
@@ -209,8 +220,15 @@ def _parquet_rows(stream: IO[bytes], column: str, path: Path) -> Iterator[dict[s
 
 
 def _texts(records: Iterable[Mapping[str, Any]], column: str, path: Path) -> Iterator[str]:
+    wanted = None
     for number, record in enumerate(records, start=1):
-        text = record[_column_of(list(record), column, path)]
+        wanted = wanted or _column_of(list(record), column, path)
+        if wanted not in record:
+            raise TextSourceError(
+                f"{path}: record {number} has no {wanted!r}, but {', '.join(map(str, record)) or 'nothing'}."
+                " HINT: all records need the column with the article; set data.text_column to it."
+            )
+        text = record[wanted]
         if isinstance(text, str):
             yield text
         elif text is not None:
@@ -223,10 +241,11 @@ def _texts(records: Iterable[Mapping[str, Any]], column: str, path: Path) -> Ite
 def _column_of(columns: list[str], column: str, path: Path) -> str:
     if column in columns:
         return column
-    if len(columns) == 1:
+    if len(columns) == 1 and len(columns[0].split()) <= _WORDS:
         return columns[0]
     raise TextSourceError(
-        f"{path} has no column {column!r}. HINT: set data.text_column to one of {', '.join(map(str, columns))}."
+        f"{path} has no column {column!r}. HINT: set data.text_column to one of {', '.join(map(str, columns))};"
+        " the first row of a table must be their names."
     )
 
 

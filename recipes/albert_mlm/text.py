@@ -14,6 +14,7 @@ from typing import Any
 from lightning_sagemaker.rank import is_rank_zero
 from lightning_sagemaker.recipes._common.data.cache import MANIFEST
 from lightning_sagemaker.recipes._common.data.remote import is_remote
+from lightning_sagemaker.recipes._common.data.split_folders import files_of_split
 from lightning_sagemaker.recipes._common.data.table_streams import UNPACKED
 from lightning_sagemaker.recipes._common.data.tables import is_table_name
 from lightning_sagemaker.recipes._common.data.unpacked import SUFFIXES as PACKED
@@ -215,10 +216,14 @@ def _text_files(path: Path, option: str) -> list[Path]:
         }
         # Next to a corpus there may be a vocab.txt, a README.txt or a table of sources: the corpus is the largest kind.
         kind = max(kinds, key=lambda name: sum(file.stat().st_size for file in kinds[name]))
-        others = [str(file) for name, found in kinds.items() if name != kind for file in found]
+        chosen = set(kinds[kind])
+        others = [str(file) for file in files if file not in chosen]
         if others and is_rank_zero():
             _log.warning("%s: reading only its %d %s, not %s", path, len(kinds[kind]), kind, ", ".join(others[:3]))
-        return kinds[kind]
+        try:
+            return files_of_split(kinds[kind], lambda file: file.relative_to(path), str(path), option)
+        except ValueError as error:
+            raise TextSourceError(str(error)) from error
     if not path.is_file():
         raise TextSourceError(
             f"{option}={str(path)!r} was set, but there is no such file or folder in {Path.cwd()}."

@@ -32,8 +32,8 @@ class QuestionAnsweringDataModule(RecipeData):
 
     Args:
         train: ``auto`` (the job's ``train`` channel, else the embedded facts unless another split is given), ``facts``,
-            a file in SQuAD's format, a table (CSV, TSV, JSON, JSON lines, Excel, Parquet), a folder of such files, the
-            address of either in S3, or a Hugging Face dataset.
+            a file in SQuAD's format, a table (CSV, TSV, JSON, JSON lines, Excel, Parquet, Arrow), a folder of such files,
+            the address of either in S3, or a Hugging Face dataset.
         validation: The same kinds. Default: the job's ``validation`` channel; a dataset's own validation split.
         test: The same kinds. Default: the job's ``test`` channel.
         predict: The same kinds. Default: the test data, else the validation data.

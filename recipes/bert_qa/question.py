@@ -31,6 +31,6 @@ class Question:
 
     @property
     def misplaced(self) -> bool:
-        """Whether an answer is empty, or not at its start in the context."""
+        """Whether an answer is empty, or not at its start in the context; a negative one does not count from the end."""
         places = zip(self.answers, self.starts, strict=True)
-        return any(self.context[start : start + len(text)] != text or not text for text, start in places)
+        return any(start < 0 or self.context[start : start + len(text)] != text or not text for text, start in places)

@@ -11,6 +11,9 @@ from typing import Any
 from lightning_sagemaker.recipes._common.data.tables import DataError, require_columns
 from lightning_sagemaker.recipes.bert_qa.question import Question
 
+Answers = tuple[tuple[str, ...], tuple[int, ...]]
+"""Texts and their starts in the context."""
+
 _ANSWER_COLUMNS = ("answer", "answer_text")
 """Columns with one answer as text, whose start is in ``answer_start``."""
 _UNPLACED = -1
@@ -22,6 +25,7 @@ def table_questions(records: Sequence[Mapping[str, Any]], name: str, first: int 
 
     Answers are in ``answers``, as SQuAD's (an object, or its text in JSON or Python), or in ``answer`` (or
     ``answer_text``) and ``answer_start``. A missing ``id`` is the record's number, from 1 on.
+    Where ``is_impossible`` is true there is no answer.
 
     Args:
         records: Records of the table.
@@ -49,16 +53,20 @@ def _questions(records: Sequence[Mapping[str, Any]], name: str, first: int) -> I
         yield Question(identifier, record["question"], record["context"], texts, starts, record)
 
 
-def _answers(record: Mapping[str, Any], where: str) -> tuple[tuple[str, ...], tuple[int, ...]]:
+def _answers(record: Mapping[str, Any], where: str) -> Answers:
+    if is_impossible(record):
+        return (), ()
     column = next((name for name in _ANSWER_COLUMNS if record.get(name) not in (None, "")), None)
     given = record.get("answers")
     try:
         if given not in (None, "", [], {}):
-            return _structured(_parse(given) if isinstance(given, str) else given)
+            return structured_answers(_parse(given) if isinstance(given, str) else given)
         if column is None:
             return (), ()
+        if isinstance(record[column], Mapping | list):
+            return structured_answers(record[column])
         start = record.get("answer_start")
-        return (str(record[column]),), (_UNPLACED if start in (None, "") else int(start),)
+        return (str(record[column]),), (_UNPLACED if start in (None, "") else _whole(start),)
     except (KeyError, TypeError, ValueError, SyntaxError) as error:
         raise DataError(
             f"{where} has the answers {given if column is None else record[column]!r}, which cannot be read"
@@ -67,8 +75,13 @@ def _answers(record: Mapping[str, Any], where: str) -> tuple[tuple[str, ...], tu
         ) from error
 
 
-def _structured(answers: Any) -> tuple[tuple[str, ...], tuple[int, ...]]:
-    """Texts and starts from either of SQuAD's forms: lists by name, or a list of answers."""
+def is_impossible(record: Mapping[str, Any]) -> bool:
+    """Whether SQuAD 2.0's ``is_impossible`` says that there is no answer, whatever else does, as in its own scripts."""
+    return str(record.get("is_impossible")).strip().lower() in ("true", "1")
+
+
+def structured_answers(answers: Any) -> Answers:
+    """Texts and starts from either of SQuAD's forms: lists by name, or a list of answers. An empty text is no answer."""
     if isinstance(answers, list):
         answers = {key: [answer[key] for answer in answers] for key in ("text", "answer_start")}
     texts, starts = answers["text"], answers["answer_start"]
@@ -76,7 +89,15 @@ def _structured(answers: Any) -> tuple[tuple[str, ...], tuple[int, ...]]:
         texts, starts = [texts], [starts]
     if len(texts) != len(starts):
         raise ValueError(f"{len(texts)} texts and {len(starts)} starts")
-    return tuple(map(str, texts)), tuple(int(start) for start in starts)
+    found = [(str(text), _whole(start)) for text, start in zip(texts, starts, strict=True) if text != ""]
+    return tuple(text for text, _ in found), tuple(start for _, start in found)
+
+
+def _whole(start: Any) -> int:
+    """A start as a number; pandas writes ``25.0`` where one of a column is missing."""
+    if (number := float(start)) % 1:
+        raise ValueError(f"{start!r} is not a whole number")
+    return int(number)
 
 
 def _parse(text: str) -> Any:

@@ -5,14 +5,16 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from lightning_sagemaker.recipes._common.data.encodings import decode
+from lightning_sagemaker.recipes._common.data.json_records import stream_json_lines
 from lightning_sagemaker.recipes._common.data.table_sources import local_files
-from lightning_sagemaker.recipes._common.data.table_streams import TableForm
+from lightning_sagemaker.recipes._common.data.table_streams import START, TableForm, buffered, encoding_of
 from lightning_sagemaker.recipes._common.data.tables import (
     DataError,
     is_file_name,
@@ -22,11 +24,17 @@ from lightning_sagemaker.recipes._common.data.tables import (
 )
 from lightning_sagemaker.recipes._common.data.unpacked import open_unpacked
 from lightning_sagemaker.recipes.bert_qa.question import Question
-from lightning_sagemaker.recipes.bert_qa.question_tables import table_questions
+from lightning_sagemaker.recipes.bert_qa.question_tables import (
+    is_impossible,
+    structured_answers,
+    table_questions,
+)
 
 POLICIES = ("error", "skip", "search")
 """What to do with an answer that is not at its ``answer_start``."""
 
+_NESTED = ("paragraphs", "qas")
+"""Keys of the articles and of the paragraphs of SQuAD's JSON."""
 _NAMED = 5
 """Maximum number of ids in a message."""
 
@@ -72,31 +80,43 @@ def read_questions(
 
 
 def _read_file(path: Path, form: TableForm | None, first: int, folder: Path | None) -> tuple[list[Question], str]:
-    articles = _articles(path)
+    articles = _articles(path, form or TableForm())
     if articles is not None:
         return list(_nested(articles, path)), f"{path}: SQuAD's JSON"
     records, [how] = read_tables([path], form, folder)
     return table_questions(records, str(path), first), how
 
 
-def _articles(path: Path) -> list[Any] | None:
+def _articles(path: Path, form: TableForm) -> list[Any] | None:
     """The articles of a file in SQuAD's JSON form; ``None`` for another form."""
     try:
         with open_unpacked(path) as (name, file):
-            if not name.lower().endswith(".json"):
+            stream = buffered(file)
+            start = stream.peek(START)
+            begin = start.decode(form.encoding or encoding_of(start), "ignore").lstrip("\ufeff \t\r\n")
+            is_nested = begin[:1] in ("{", "[") and any(f'"{key}"' in begin for key in _NESTED)
+            if not is_nested and not name.lower().endswith(".json"):
                 return None
-            text, _ = decode(file.read())
-    except (OSError, ValueError, ModuleNotFoundError):
+            text, _ = decode(stream.read(), form.encoding)
+    except (OSError, ValueError, LookupError, ModuleNotFoundError):
         return None  # reading it as a table says why
     try:
         content = json.loads(text)
     except ValueError as error:
-        if isinstance(error, json.JSONDecodeError) and error.msg.startswith("Extra data"):
-            return None  # an object in each line, in spite of the name
+        if isinstance(error, json.JSONDecodeError) and error.msg.startswith("Extra data"):  # an object in each line
+            return _articles_of(list(stream_json_lines(text.split("\n")))) if is_nested else None
         raise DataError(f"{path} cannot be read as JSON ({error}). HINT: check the file's contents.") from error
-    data = content.get("data") if isinstance(content, dict) else None
-    is_nested = isinstance(data, list) and any(isinstance(entry, dict) and "paragraphs" in entry for entry in data)
-    return data if is_nested else None
+    return _articles_of(content)
+
+
+def _articles_of(content: Any) -> list[Any] | None:
+    """The articles of SQuAD's ``data``, of a list of articles or paragraphs, or of one of these."""
+    data = content.get("data", [content]) if isinstance(content, dict) else content
+    if not isinstance(data, list) or not any(
+        isinstance(one, dict) and any(map(one.__contains__, _NESTED)) for one in data
+    ):
+        return None
+    return [{"paragraphs": [one]} if isinstance(one, dict) and "qas" in one else one for one in data]
 
 
 def nested_questions(articles: Sequence[Any]) -> list[Question]:
@@ -109,12 +129,17 @@ def _nested(articles: Sequence[Any], path: Any) -> Iterator[Question]:
         for article in articles:
             for paragraph in article["paragraphs"]:
                 for qa in paragraph["qas"]:
-                    answers = qa.get("answers", [])
-                    texts = tuple(answer["text"] for answer in answers)
-                    starts = tuple(int(answer["answer_start"]) for answer in answers)
+                    texts, starts = structured_answers([] if is_impossible(qa) else qa.get("answers") or [])
+                    for key, text in (("context", paragraph["context"]), ("question", qa["question"])):
+                        if not isinstance(text, str) or not text.strip():
+                            raise DataError(
+                                f"{path}: the question {qa['id']!r} has no {key}. HINT: give each a {key}, or delete it."
+                            )
                     record = {"id": qa["id"], "question": qa["question"], "context": paragraph["context"]}
                     yield Question(str(qa["id"]), qa["question"], paragraph["context"], texts, starts, record)
-    except (KeyError, TypeError, AttributeError) as error:
+    except DataError:
+        raise
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise DataError(
             f"{path} is not in SQuAD's format ({error!r} is missing or wrong). HINT: see README.md."
         ) from error
@@ -134,7 +159,7 @@ def place_answers(questions: Sequence[Question], policy: str, what: str) -> list
     Args:
         questions: Questions as read.
         policy: One of :data:`POLICIES`: refuse misplaced answers, leave their questions out, or search the text in the
-            context and leave out questions whose answer is not found.
+            context, near its start, and leave out questions whose answer is not found.
         what: Name of the data, for messages.
 
     Raises:
@@ -158,8 +183,13 @@ def place_answers(questions: Sequence[Question], policy: str, what: str) -> list
 
 def _search(question: Question) -> Question:
     places = zip(question.answers, question.starts, strict=True)
-    starts = tuple(
-        start if question.context[start : start + len(text)] == text else question.context.find(text)
-        for text, start in places
-    )
-    return replace(question, starts=starts)
+    return replace(question, starts=tuple(_find(question.context, text, start) for text, start in places))
+
+
+def _find(context: str, text: str, start: int) -> int:
+    """The place of ``text`` in ``context`` that is nearest to ``start``; whole words, if there are some; -1 without any."""
+    if start >= 0 and context[start : start + len(text)] == text:
+        return start
+    places = [match.start() for match in re.finditer(f"(?={re.escape(text)})", context)]
+    words = [match.start() for match in re.finditer(rf"(?<!\w)(?={re.escape(text)}(?!\w))", context)]
+    return min(words or places, key=lambda place: abs(place - start), default=-1)

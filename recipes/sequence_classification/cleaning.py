@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
+import html
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,29 @@ from lightning_sagemaker.recipes._common.data.tables import DataError
 CLEANINGS = ("strip", "unicode", "casefold", "drop_empty")
 """Cleanings: of labels' spaces, Unicode form (NFKC) and case; ``drop_empty`` drops records without text or label."""
 
-_MISSING = frozenset({"", "nan", "<na>", "na", "n/a", "#n/a", "null", "none"})
-"""Texts that spreadsheets and libraries write for a missing value, in lower case."""
+_MISSING = frozenset(
+    {
+        "",
+        "nan",
+        "-nan",
+        "nat",
+        "<na>",
+        "na",
+        "n/a",
+        "#n/a",
+        "#na",
+        "#n/a n/a",
+        "1.#ind",
+        "-1.#ind",
+        "1.#qnan",
+        "-1.#qnan",
+        "null",
+        "none",
+        "\\n",
+    }
+    | {"#ref!", "#name?", "#value!", "#div/0!", "#num!", "#null!"}
+)
+"""Texts that spreadsheets, libraries and dumps of databases write for a missing value or an error, in lower case."""
 _NAMED = 5
 """Maximum number of records or labels in a message."""
 
@@ -35,8 +57,8 @@ _RULES: dict[str, Callable[[str], str]] = {
 
 
 def look(text: str) -> str:
-    """A form that is equal for labels that look the same: ``Miete``, ``miete `` and ``MIETE``; ``1`` and ``1.0``."""
-    plain = strip(unicodedata.normalize("NFKC", text)).casefold()
+    """A form that is equal for labels that look the same: ``R&D``, ``r&d `` and ``R&amp;D``; ``1`` and ``1.0``."""
+    plain = strip(unicodedata.normalize("NFKC", html.unescape(text))).casefold()
     try:
         number = float(plain)
     except ValueError:
@@ -45,13 +67,15 @@ def look(text: str) -> str:
 
 
 def is_missing(value: Any, kept: Collection[str] = ()) -> bool:
-    """Whether a label stands for a missing value.
+    """Whether a label stands for a missing value; of several labels, whether one does.
 
     Args:
         value: Label as read.
         kept: Values that are labels although they look like missing values.
 
     """
+    if isinstance(value, list | tuple):
+        return any(is_missing(part, kept) for part in value)
     if value is None or value != value:
         return True
     return isinstance(value, str) and value not in kept and strip(value).lower() in _MISSING
@@ -118,6 +142,31 @@ def check_texts(records: Iterable[Record], columns: Sequence[str], what: str) ->
                 raise DataError(
                     f"{what} has no text in record {number}, but {type(record[column]).__name__}"
                     f" {str(record[column])[:60]} (column {column!r}). HINT: data.text_columns takes columns of text."
+                )
+
+
+def check_label_kinds(records: Iterable[Record], column: str, what: str) -> None:
+    """Refuse labels that are no names or numbers, such as spans of the text as annotation tools export them.
+
+    Raises:
+        DataError: If a value is neither, nor a list of such, nor missing; or if some are numbers, and others true or false.
+
+    """
+    kinds: set[bool] = set()
+    for number, record in enumerate(records, start=1):
+        value = record[column]
+        for part in value if isinstance(value, list | tuple) else [value]:
+            if isinstance(part, bytes | Mapping | Sequence) and not isinstance(part, str):
+                raise DataError(
+                    f"{what} has no label in record {number}, but {type(part).__name__} {str(part)[:60]}"
+                    f" (column {column!r}). HINT: data.label_column takes a column of names, numbers or lists of them."
+                )
+            if isinstance(part, int):
+                kinds.add(isinstance(part, bool))
+            if len(kinds) > 1:
+                raise DataError(
+                    f"{what} has the label {part!r} in record {number} (column {column!r}), and others that are"
+                    f" {'numbers' if isinstance(part, bool) else 'true or false'}. HINT: write all in one way."
                 )
 
 

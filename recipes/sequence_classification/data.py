@@ -40,8 +40,8 @@ class ClassificationDataModule(RecipeData):
 
     Args:
         train: ``auto`` (the job's ``train`` channel, else the embedded transactions unless another split is given),
-            ``transactions``, a CSV, TSV, JSON, JSON-lines, Excel or Parquet file, a folder of them, the address of either
-            in S3, or a Hugging Face dataset.
+            ``transactions``, a CSV, TSV, JSON, JSON-lines, Excel, Parquet or Arrow file, a folder of them, the address of
+            either in S3, or a Hugging Face dataset.
         validation: The same kinds. Default: the job's ``validation`` channel, else taken from the training data.
         test: The same kinds. Default: the job's ``test`` channel, else taken from the training data.
         predict: The same kinds, without labels. Default: the test data, else the validation data.

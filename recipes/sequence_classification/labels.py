@@ -3,9 +3,14 @@
 
 from __future__ import annotations
 
+import ast
+import contextlib
+import itertools
+import json
 import math
+import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +24,16 @@ PROBLEMS = (SINGLE, MULTI, REGRESSION)
 
 _NAMED = 5
 """Maximum number of labels in a message."""
+_ADJACENT = re.compile(r"""['"]\s+['"]""")
+_MANY = 10
+"""Number of records of which some have the same label if there are classes to learn."""
+_CODE = re.compile(r"[-+]?0\d")
+"""The beginning of a code, such as 04.2: numbers are not written so."""
+_UNIT = re.compile(r"^\s*[€$£¥]\s*|\s*([€$£¥%]|[A-Z]{3})\s*$")
+_NUMBER = re.compile(r"[-+]?(\d+|\d{1,3}(([.'\u2019\s]\d{3})+|(,\d{3})+))([.,]\d+)?")
+_JOINING = ("|", ";", ",")
+"""Delimiters by which tables join several labels."""
+_FRACTION = re.compile(r"[.,]\d+$")
 
 
 @dataclass(frozen=True)
@@ -70,11 +85,18 @@ def clean(values: Iterable[Any], delimiter: str | None, label_map: Mapping[str, 
 
     Args:
         values: Entries of the label column.
-        delimiter: Delimiter between several labels in one value; ``None``: values are not split.
+        delimiter: Delimiter between several labels in one value; ``None``: values are not split, but lists that were
+            written as text, in JSON or as Python prints them, are read.
         label_map: Label in the data -> label to use.
+
+    Raises:
+        DataError: If some of the values are such lists, and the others are similar but cannot be read.
 
     """
     known: dict[str, str] = {}  # equal texts once in memory
+    values = list(values)
+    if delimiter is None:
+        values = _read_lists(values)
 
     def one(value: Any) -> Any:
         if delimiter is not None and isinstance(value, str):
@@ -87,6 +109,47 @@ def clean(values: Iterable[Any], delimiter: str | None, label_map: Mapping[str, 
     return [one(value) for value in values]
 
 
+def _read_lists(values: list[Any]) -> list[Any]:
+    texts = {value: value.strip() for value in values if isinstance(value, str)}
+    if objects := [value for value, text in texts.items() if text[:1] + text[-1:] == "{}" and '"' in text]:
+        raise DataError(
+            f"{len(objects)} labels are objects written as text, such as {objects[0]!r}."
+            " HINT: data.label_column takes a column of names, numbers or lists of them."
+        )
+    if not values or not all(
+        value in texts and texts[value][:1] + texts[value][-1:] == "[]" for value in map(str, values)
+    ):
+        return values
+    lists = {value: _list_of(text) for value, text in texts.items()}
+    unread = [value for value, found in lists.items() if found is None]
+    if len(unread) == len(lists) and not any(map(_ADJACENT.search, unread)):
+        return values  # names in brackets
+    if unread:
+        raise DataError(
+            f"the labels are lists written as text, of which {len(unread)} cannot be read, such as {unread[0]!r}."
+            ' HINT: write them in JSON, as in ["a", "b"]; or separate labels by a character and set'
+            " data.label_delimiter."
+        )
+    return [lists[value] for value in values]
+
+
+def _list_of(text: str) -> list[Any] | None:
+    found = None
+    for parse in (json.loads, ast.literal_eval):
+        # A NumPy array has no commas: Python would read adjacent texts as one.
+        if not isinstance(found, list) and not _ADJACENT.search(text):
+            with contextlib.suppress(ValueError, SyntaxError):
+                found = parse(text)
+    if not isinstance(found, list):
+        return None
+    if not all(isinstance(part, str | int) for part in found):
+        raise DataError(
+            f"the labels are lists of other things than names, such as {text[:60]!r}."
+            " HINT: data.label_column takes a column of names, numbers or lists of them."
+        )
+    return found
+
+
 def find_scheme(values: Sequence[Any], problem: str, known: Sequence[str] = ()) -> LabelScheme:
     """The scheme of training labels.
 
@@ -96,17 +159,29 @@ def find_scheme(values: Sequence[Any], problem: str, known: Sequence[str] = ()) 
         known: Labels of the pretrained model; their order is kept if they are the same labels.
 
     Raises:
-        DataError: If there are fewer than two classes.
+        DataError: If there are fewer than two classes, or as many as records, or with ``auto`` it is not clear whether
+            numbers are scores.
 
     """
     if problem == "auto":
         problem = _detect(values)
+        texts = {value for value in values if isinstance(value, str)}
+        if problem == REGRESSION:
+            _check_scores(texts)
+        elif problem == SINGLE and all(isinstance(value, str) for value in values):
+            _check_joined(texts)
+            _check_classes(texts)
     if problem == REGRESSION:
         return LabelScheme(REGRESSION)
     names = {name for value in values for name in names_of(value)}
     if len(names) < 2:
         raise DataError(
             f"the training labels are all {names or 'missing'}. HINT: at least two different ones are needed."
+        )
+    if problem == SINGLE and len(names) == len(values) >= _MANY:
+        raise DataError(
+            f"each of the {len(values)} training records has a label of its own, such as {values[0]!r}, as ids and dates"
+            " have. HINT: set data.label_column to the column with the classes; data.problem=regression takes scores."
         )
     by_lowercase = {name.lower(): name for name in names}
     if len(by_lowercase) == len(names) and {name.lower() for name in known} == set(by_lowercase):
@@ -143,7 +218,7 @@ def are_scores(values: Sequence[Any]) -> bool:
     has_fraction = False
     for value in values:
         number = _number(value)
-        if number is None:
+        if number is None or (isinstance(value, str) and _CODE.match(value)):
             return False
         has_fraction = has_fraction or number % 1 != 0
     return has_fraction
@@ -153,6 +228,47 @@ def _detect(values: Sequence[Any]) -> str:
     if any(isinstance(value, list) for value in values):
         return MULTI
     return REGRESSION if are_scores(values) else SINGLE
+
+
+def _check_scores(texts: Collection[str]) -> None:
+    """Refuse numbers that are the same, but differ as texts: codes such as 4.1 and 4.10 are no scores."""
+    fractions = sorted((text for text in texts if float(text) % 1), key=lambda text: (float(text), text))
+    for one, other in itertools.pairwise(fractions):
+        if float(one) == float(other):
+            raise DataError(
+                f"the labels {one!r} and {other!r} are the same number, but not the same text."
+                " HINT: set data.problem to regression if the labels are scores, or to single_label if they are codes."
+            )
+
+
+def _check_classes(texts: Collection[str]) -> None:
+    """Refuse classes that are numbers with a fraction, written otherwise or beside a few other values."""
+    plain = [_UNIT.sub("", text) for text in texts]
+    are_numbers = all(map(_NUMBER.fullmatch, plain)) and not any(map(_CODE.match, plain))
+    if are_numbers and any(map(_FRACTION.search, plain)):
+        raise DataError(
+            f"the labels are numbers with a fraction, such as {max(texts, key=len)!r}, not all of which are written"
+            " like 1234.5. HINT: write them so if they are scores; if such a field holds several labels, set"
+            " data.label_delimiter; if they are names of classes, set data.problem=single_label."
+        )
+    fractions = {text for text in texts if (_number(text) or 0) % 1 and not _CODE.match(text)}
+    if len(fractions) > len(texts) / 2:
+        raise DataError(
+            f"{len(fractions)} of {len(texts)} different labels are numbers with a fraction, but not"
+            f" {min(set(texts) - fractions)!r}. HINT: if they are scores, drop or correct the others and set"
+            " data.problem=regression; if they are names of classes, set data.problem=single_label."
+        )
+
+
+def _check_joined(texts: Collection[str]) -> None:
+    for text in sorted(texts):
+        for delimiter in _JOINING:
+            parts = [part.strip() for part in text.split(delimiter)]
+            if len(parts) > 1 and all(part in texts for part in parts):
+                raise DataError(
+                    f"the label {text!r} consists of other labels. HINT: if it means several labels, set"
+                    f" data.label_delimiter={delimiter!r}; if it is the name of a class, set data.problem=single_label."
+                )
 
 
 def names_of(value: Any) -> list[str]:

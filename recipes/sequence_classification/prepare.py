@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from array import array
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,25 +37,32 @@ from lightning_sagemaker.recipes._common.data.wordpiece import train_wordpiece
 from lightning_sagemaker.recipes._common.modules.pretrained import load_config, load_tokenizer
 from lightning_sagemaker.recipes._common.outputs.text_report import count_everything
 from lightning_sagemaker.recipes.sequence_classification import labels as labelling
-from lightning_sagemaker.recipes.sequence_classification.cleaning import check_labels, check_texts, clean_records
+from lightning_sagemaker.recipes.sequence_classification.cleaning import (
+    check_label_kinds,
+    check_labels,
+    check_texts,
+    clean_records,
+)
+from lightning_sagemaker.recipes.sequence_classification.columns import find_label_column, find_text_columns
 from lightning_sagemaker.recipes.sequence_classification.glue import TASKS
 from lightning_sagemaker.recipes.sequence_classification.labels import LabelScheme, find_scheme
 from lightning_sagemaker.recipes.sequence_classification.splitting import stratified
 from lightning_sagemaker.recipes.sequence_classification.transactions import transactions
 from lightning_sagemaker.text_files import write_text
 
+_log = logging.getLogger(__name__)
+
 BUILTIN = "transactions"
 REPORT = "report.json"
 """File with the counts of the data report."""
 
-_FORMAT = 5
+_FORMAT = 6
 """Version of the cache, incremented whenever the same settings would give another."""
 
 _AT_ONCE = 1000
 """Texts that are tokenized together: their tokens take ten times as much memory as they do afterwards."""
 
 _BUILTIN_COUNTS = {"train": 8000, "val": 1000, "test": 1000}
-_LABEL_COLUMNS = ("label", "labels", "category", "target", "intent", "class")
 _HUB_SPLITS = {"train": "train", "val": "validation", "test": "test", "predict": "test"}
 
 
@@ -109,13 +117,18 @@ class Preparation(_preparation.Preparation):
         """Read, tokenize, and write."""
         splits, read = self._read(folder)
         first = next(iter(splits.values()))
-        label_column = self._label_column(first)
-        columns = self._text_columns(first, label_column)
+        strict = self.task is None and self._is_own(self.files.get("train", ""))
+        label_column = self.label_column or find_label_column(first, self.text_columns, strict)
+        given = self.text_columns if self.task is None else self.text_columns or TASKS[self.task].columns
+        columns = given or find_text_columns(first, label_column)
         for split, records in splits.items():
             labeled = () if split.startswith("predict") else (label_column,)
             require_columns(records, (*columns, *labeled), f"the {split} data")
             check_texts(records, columns, f"the {split} data")
+            if labeled:
+                check_label_kinds(records, label_column, f"the {split} data")
         splits, cleaned = self._clean(splits, columns, label_column)
+        self._report_unused(splits, label_column)
         splits = self._divide(splits, label_column)
         splits = {name: records[: self.limits.get(name.split("_")[0])] for name, records in splits.items()}
         scheme = self._scheme(splits, label_column)
@@ -211,6 +224,19 @@ class Preparation(_preparation.Preparation):
             check_labels((name for value in values for name in labelling.names_of(value)), "the data")
         return result, counts
 
+    def _report_unused(self, splits: Mapping[str, Table], column: str) -> None:
+        """Warn of names in ``label_map`` that no label has, such as misspelled ones."""
+        labeled = [records for split, records in splits.items() if not split.startswith("predict")]
+        if self.label_map and labeled:
+            values = (record[column] for records in labeled for record in records)
+            names = {
+                name
+                for value in labelling.clean(values, self.label_delimiter, {})
+                for name in labelling.names_of(value)
+            }
+            if unused := sorted(set(self.label_map) - names):
+                _log.warning("data.label_map names %s, which no label of the data is", ", ".join(map(repr, unused)))
+
     def _is_own(self, name: str) -> bool:
         return bool(name) and self.task is None and name != BUILTIN and is_file_name(name)
 
@@ -219,36 +245,6 @@ class Preparation(_preparation.Preparation):
         names = dict(TASKS[self.task].splits)
         found = read_hub(self.files["train"], self.task, list(names.values()), folder)
         return {split: found[name] for split, name in names.items() if name in found}
-
-    def _label_column(self, records: Table) -> str:
-        if self.label_column is not None:
-            return self.label_column
-        columns = {column.lower(): column for column in records.columns}
-        found = [columns[name] for name in _LABEL_COLUMNS if name in columns and columns[name] not in self.text_columns]
-        if len(found) > 1 and self.task is None and "train" in self.files and self._is_own(self.files["train"]):
-            raise DataError(
-                f"it is not clear which of the columns {', '.join(found)} holds the label."
-                " HINT: set data.label_column to one of them."
-            )
-        return found[0] if found else _LABEL_COLUMNS[0]
-
-    def _text_columns(self, records: Table, label_column: str) -> tuple[str, ...]:
-        if self.text_columns:
-            return self.text_columns
-        if self.task is not None:
-            return TASKS[self.task].columns
-        others = [column for column in records.columns if column != label_column]
-        for known in (("text",), ("sentence1", "sentence2"), ("premise", "hypothesis"), ("sentence",)):
-            if set(known) <= set(others):
-                return known
-        # A single column whose first field is not a name may be a file without a header, whose first text would be lost.
-        if len(others) == 1 and (label_column in records.columns or others[0].isidentifier()):
-            return (others[0],)
-        raise DataError(
-            f"it is not clear which of the columns {', '.join(records.columns)} hold the text."
-            " HINT: the first row must hold their names; set data.text_columns to one or two of them, and"
-            " data.label_column."
-        )
 
     def _labels(self, records: Table, column: str) -> list[Any]:
         return labelling.clean((record[column] for record in records), self.label_delimiter, self.label_map)

@@ -209,3 +209,33 @@ def test_a_stream_takes_no_more_memory_than_its_buffers(tmp_path, monkeypatch, n
         assert tracemalloc.get_traced_memory()[1] < 8e6
     finally:
         tracemalloc.stop()
+
+
+def test_records_of_other_kinds_and_first_texts_are_not_taken_for_something_else(tmp_path):
+    path = tmp_path / "articles.jsonl"
+    path.write_text('{"text": "an article"}\n{"error": "time is over"}\n')
+    with pytest.raises(TextSourceError, match=r"record 2 has no 'text', but error\. HINT: all records need"):
+        documents(path)
+    path = tmp_path / "articles.csv"
+    path.write_text('"The first article of four words."\n"The second one."\n')
+    with pytest.raises(TextSourceError, match=r"no column 'text'.*the first row of a table must be their names"):
+        documents(path)
+    path.write_text("my articles\nThe first.\n")
+    assert documents(path) == ["The first."]
+
+
+def test_files_of_unknown_kinds_beside_the_text_are_named(tmp_path, caplog):
+    for name in ("a.txt", "b.md", "c.html"):
+        (tmp_path / name).write_text("An article.\n")
+    with caplog.at_level(logging.WARNING):
+        assert documents(tmp_path) == ["An article."]
+    assert f"reading only its 1 text files, not {tmp_path / 'b.md'}, {tmp_path / 'c.html'}" in caplog.text
+
+
+def test_marks_of_an_encoding_between_articles_are_no_text_and_nul_is_refused(tmp_path):
+    path = tmp_path / "articles.txt"
+    path.write_text("\ufeffThe first.\n\ufeffThe second.\n", encoding="utf-8")
+    assert documents(path) == ["The first.", "The second."]
+    path.write_text("An article.\n" * 1000 + "\0\0\n")
+    with pytest.raises(TextSourceError, match=r"NUL characters, so it is not text\. HINT"):
+        documents(path)

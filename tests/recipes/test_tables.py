@@ -269,6 +269,18 @@ def test_json_in_all_its_forms(tmp_path, content, encoding):
         assert read_files([path]) == ROWS
 
 
+@pytest.mark.parametrize("orient", ["columns", "index", "split", "records", "table", "list"])
+def test_json_as_pandas_writes_it(tmp_path, orient):
+    table = pandas.DataFrame([{**row, "n": None} for row in ROWS], index=[3, 7])
+    text = json.dumps(table.to_dict("list")) if orient == "list" else table.to_json(orient=orient)
+    (tmp_path / "table.json").write_text(text)
+    index = [{"index": 3}, {"index": 7}] if orient == "table" else [{}, {}]
+    expected = [{**number, **row, "n": None} for number, row in zip(index, ROWS, strict=True)]
+    assert read_files([tmp_path / "table.json"]) == expected
+    (tmp_path / "table.json").write_text('{"text": ["a", "b"], "label": "x"}')
+    assert read_files([tmp_path / "table.json"]) == [{"text": ["a", "b"], "label": "x"}]
+
+
 def test_json_with_gaps_and_defects(tmp_path):
     path = tmp_path / "table.json"
     path.write_text('[{"text": "x"}, {"label": "y", "text": NaN}]')
@@ -312,6 +324,13 @@ def test_parquet_by_its_content_and_excel_with_one_sheet(tmp_path):
         read_files([path])
 
 
+def test_hidden_sheets_are_not_read_and_merged_cells_hold_for_each_row(tmp_path):
+    path = tmp_path / "table.xlsx"
+    rows = [["text", "label"], ["a", "x"], ["b"], ["c", "y"]]
+    path.write_bytes(workbook({"Codes": [["code"], ["x"]], "Sheet": rows}, hidden=["Codes"], merged="B2:B3"))
+    assert [record["label"] for record in read_files([path])] == ["x", "x", "y"]
+
+
 def test_a_missing_package_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "python_calamine", None)
     monkeypatch.setitem(__import__("sys").modules, "openpyxl", None)
@@ -333,8 +352,8 @@ def test_folders_without_hidden_copies_and_with_equal_columns(tmp_path):
         read_files(files)
 
 
-def workbook(sheets):
-    """An Excel workbook, as small as one can be."""
+def workbook(sheets, hidden=(), merged=""):
+    """An Excel workbook, as small as one can be; ``merged``: cells that are merged in each sheet, such as ``B2:B3``."""
     main = "http://schemas.openxmlformats.org/spreadsheetml/2006/main"
     relation = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
     package = "http://schemas.openxmlformats.org/package/2006"
@@ -353,7 +372,12 @@ def workbook(sheets):
             f'<row r="{number}">{"".join(cell(number, place, value) for place, value in enumerate(row))}</row>'
             for number, row in enumerate(rows, start=1)
         )
-        return f'<worksheet xmlns="{main}"><sheetData>{"".join(lines)}</sheetData></worksheet>'
+        cells = f'<mergeCells count="1"><mergeCell ref="{merged}"/></mergeCells>' if merged else ""
+        return f'<worksheet xmlns="{main}"><sheetData>{"".join(lines)}</sheetData>{cells}</worksheet>'
+
+    def entry(number, name):
+        state = ' state="hidden"' if name in hidden else ""
+        return f'<sheet name="{name}" sheetId="{number}"{state} r:id="r{number}"/>'
 
     parts = {
         "[Content_Types].xml": f'<Types xmlns="{package}/content-types">'
@@ -366,7 +390,7 @@ def workbook(sheets):
         "_rels/.rels": f'<Relationships xmlns="{package}/relationships"><Relationship Id="r1"'
         f' Type="{relation}/officeDocument" Target="xl/workbook.xml"/></Relationships>',
         "xl/workbook.xml": f'<workbook xmlns="{main}" xmlns:r="{relation}"><sheets>'
-        + "".join(f'<sheet name="{name}" sheetId="{n}" r:id="r{n}"/>' for n, name in zip(numbers, sheets, strict=True))
+        + "".join(map(entry, numbers, sheets))
         + "</sheets></workbook>",
         "xl/_rels/workbook.xml.rels": f'<Relationships xmlns="{package}/relationships">'
         + "".join(

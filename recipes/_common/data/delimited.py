@@ -13,14 +13,21 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+from lightning_sagemaker.recipes._common.data.joined_records import REMEMBERED, JoinedRecords
+from lightning_sagemaker.recipes._common.data.table_rows import plain_name, table_rows
+
 DELIMITERS = (",", ";", "\t", "|")
 NAMES = {"tab": "\t", "\\t": "\t", "comma": ",", "semicolon": ";", "pipe": "|"}
 """Names of delimiters that are awkward to quote in a shell."""
+END_OF_FILE = "\x1a"
+"""The last character of files that DOS programs wrote."""
 
 _FIELD_LIMIT = 1 << 30
 """Maximum characters of a field; ``csv``'s default is 131072."""
 _SEPARATOR = re.compile(r'"?sep=(.)"?\r?\n', re.IGNORECASE)
 """A first line that tells Excel the delimiter."""
+_PREAMBLE = 20
+"""Number of lines above a header that exports may have."""
 _ABOVE = "delete the lines above the header, if there are any"
 """A hint: exports of banks begin with the account and the period."""
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|[\r\n])|[^\r\n]+")
@@ -53,21 +60,34 @@ def read_rows(
     chosen = NAMES.get(delimiter, delimiter) if delimiter is not None else _find_delimiter(start, is_even)
     if len(chosen) != 1:
         raise DelimiterError(f"{chosen!r} is not one character. HINT: data.delimiter takes one, or {', '.join(NAMES)}")
-    return chosen, _records(map(_check_no_nul, lines), chosen)
+    # Files that were appended to each other have marks of their encoding within them.
+    # Python's csv module takes a quote after a space for a part of the field.
+    header = next(lines_of(start), "")
+    is_spaced = f"{chosen} " in header and len(re.findall(f"{re.escape(chosen)}(?! )", header)) == 0
+    plain = (line.removeprefix("\ufeff") for line in map(_check_no_nul, lines) if line != END_OF_FILE)
+    return chosen, _records(plain, chosen, is_spaced)
 
 
-def _records(lines: Iterator[str], delimiter: str) -> Iterator[dict[str, Any]]:
-    rows = (row for row in _parse(lines, delimiter) if row)
-    header = [name.strip() for name in next(rows, [])]
+def _records(lines: Iterator[str], delimiter: str, is_spaced: bool) -> Iterator[dict[str, Any]]:
+    rows = table_rows(_parse(lines, delimiter, is_spaced))
+    header = [plain_name(name) for name in next(rows, [])]
     names = _without_spare_columns(header)
     check_names(names)
+    width = 0
     for number, row in enumerate(rows, start=1):
-        _check_row(header, number, row, delimiter)
+        # Some exports end each row, but not the header, with a delimiter.
+        width = width or (len(header) if any(row[len(header) :]) else max(len(row), len(header)))
+        _check_row(header, width, number, row, delimiter)
         if any(spare := row[len(names) :]):
             value = next(filter(None, spare))
             hint = f"{_ABOVE}; or name or delete it" if number == 1 else "name or delete it"
             raise DelimiterError(f"record {number} has {value!r} in a column without a name. HINT: {hint}")
-        yield dict(zip(names, row, strict=False))
+        yield dict(zip(names, [_unescaped(cell) if cell[:2] == '="' else cell for cell in row], strict=False))
+
+
+def _unescaped(cell: str) -> str:
+    """The text of a cell that begins with ``="``, if it is written as ``="007"``, so that Excel takes it for text."""
+    return cell[2:-1] if cell.endswith('"') and cell.count('"') == 2 else cell
 
 
 def _without_spare_columns(header: list[str]) -> list[str]:
@@ -121,13 +141,20 @@ def lines_of(text: str) -> Iterator[str]:
     return (found.group() for found in _LINE.finditer(text))
 
 
-def _parse(lines: Iterable[str], delimiter: str) -> Iterator[list[str]]:
+def _parse(lines: Iterable[str], delimiter: str, is_spaced: bool = False) -> Iterator[list[str]]:
     # Line ends are left to the library: within quotes they are part of the field.
-    reader = csv.reader(lines, delimiter=delimiter, strict=True)
+    read: list[str] = []
+    joined = JoinedRecords(delimiter)
+    reader = csv.reader(_noted(lines, read), delimiter=delimiter, skipinitialspace=is_spaced, strict=True)
     try:
         before = csv.field_size_limit(_FIELD_LIMIT)
         try:
-            yield from reader
+            for row in reader:
+                if len(read) > 1 or reader.line_num <= REMEMBERED:
+                    joined.add(row, read, reader.line_num)
+                read.clear()
+                yield row
+            joined.check()
         finally:
             csv.field_size_limit(before)
     except csv.Error as error:
@@ -135,6 +162,12 @@ def _parse(lines: Iterable[str], delimiter: str) -> Iterator[list[str]]:
             f"line {reader.line_num} cannot be read with the delimiter {delimiter!r} ({error})."
             " HINT: quote fields that contain the delimiter, a quote or a line break, and double the quotes inside them"
         ) from error
+
+
+def _noted(lines: Iterable[str], read: list[str]) -> Iterator[str]:
+    for line in lines:
+        read.append(line)
+        yield line
 
 
 def check_names(names: Sequence[str]) -> None:
@@ -154,14 +187,13 @@ def check_names(names: Sequence[str]) -> None:
         raise DelimiterError(f"it has the columns {other!r} and {name!r}. HINT: rename or delete one of them")
 
 
-def _check_row(header: Sequence[str], number: int, row: Sequence[str], delimiter: str) -> None:
-    if len(row) != len(header):
+def _check_row(header: Sequence[str], width: int, number: int, row: Sequence[str], delimiter: str) -> None:
+    if len(row) != width:
         hint = f"quote fields with {delimiter!r} in them, or set data.delimiter"
-        if number == 1 and len(row) > len(header):
+        if number <= _PREAMBLE:
             hint = f"{_ABOVE}; or {hint}"
         raise DelimiterError(
-            f"record {number} does not have as many fields as the header: {len(row)} instead of {len(header)}."
+            f"record {number} does not have as many fields as {'the header' if width == len(header) else 'record 1'}:"
+            f" {len(row)} instead of {width}."
             f" HINT: {hint}"
         )
-    if len(row) > 1 and [field.strip() for field in row] == list(header):
-        raise DelimiterError(f"record {number} repeats the header. HINT: delete it")

@@ -37,9 +37,11 @@ _BETWEEN_LETTERS = "’‘´·—…\xa0\xad"
 _NEVER = "ƒˆ˜¤¦¨¯¬¸‰"
 _NOT_AFTER_LETTERS = "³¹¿¡£¥¢¶¼½¾ªº²±×µ"
 _NOT_BEFORE_LETTERS = "£¥¢¶¼½¾³¹ªº"
+_MISPLACED = re.compile(r"è(?!i[ex])[aeiouy]|õ(?!e)|[ìù]\w|ã(?![eoismz])\w|\bî(?!l)\w", re.IGNORECASE)
+"""Accents where no Western European language has them, but others that letter: ``raèun`` is ``račun``, ``erõs`` ``erős``."""
 _UNITS = re.compile(r"\b(?:[kcdmµ]?m[²³]|N[ºª]|n[ºª])", re.ASCII)
 _CONTINUATIONS = re.escape(bytes(range(0x80, 0xC0)).decode(WESTERN, "ignore"))
-_ALIEN = re.compile(rf"[^\x00-\x7f]{{3}}|[ÂÃ][{_CONTINUATIONS}]")
+_ALIEN = re.compile(rf"[^\x00-\x7f\xa0]{{3}}|[ÂÃ][{_CONTINUATIONS}]")
 """Three non-ASCII characters in a row: another script. The second alternative: damaged UTF-8."""
 
 
@@ -80,11 +82,33 @@ def find_encoding(data: bytes) -> str:
     if b"\x1b" in data:  # as in ISO 2022, which switches character sets by ASCII escape sequences
         raise UnknownEncodingError("it holds escape characters, so it is not plain text")
     try:
-        data.decode("utf-8")
-        return "utf-8"
+        text = data.decode("utf-8")
     except UnicodeDecodeError as error:
         _check_western(data, error)
-    return WESTERN
+        return WESTERN
+    _check_once(text)
+    return "utf-8"
+
+
+def _check_once(text: str) -> None:
+    """Refuse UTF-8 that was encoded again, as what takes it for one byte a character does: ``Ã¼`` for ``ü``."""
+    if text.isascii():
+        return
+    for codec in (WESTERN, "latin-1"):
+        try:
+            inner = text.encode(codec).decode("utf-8")
+        except UnicodeError:
+            continue
+        raise UnknownEncodingError(
+            f"it was encoded in UTF-8 twice: {_first_odd(text)!r} stands for {_first_odd(inner)!r}."
+            f" HINT: decode it once, for example with iconv -f UTF-8 -t {codec}"
+        )
+
+
+def _first_odd(text: str) -> str:
+    found = re.search(r"[^\x00-\x7f]+", text)
+    assert found is not None  # the text is not ASCII
+    return found.group()[:4]
 
 
 def _find_utf16(data: bytes) -> str:
@@ -115,6 +139,8 @@ def _find_odd(line: str) -> str | None:
     letters = {char for char in line.lower() if char.isalpha() and not char.isascii()} - set("ªºµ")
     if not any(letters <= set(alphabet) for alphabet in _ALPHABETS):
         return "".join(sorted(letters))[:10]
+    if found := _MISPLACED.search(line):
+        return found.group()
     plain = _UNITS.sub(" ", line)
     for before, char, after in zip(f" {plain}", plain, f"{plain[1:]} ", strict=False):
         if char.isascii() or (char.isalpha() and char not in "ªºµ"):

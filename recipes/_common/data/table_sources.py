@@ -15,7 +15,14 @@ from lightning_sagemaker.data.damage import DataReadError
 from lightning_sagemaker.data.s3_objects import SCHEME, S3Objects, split_address
 from lightning_sagemaker.recipes._common.data.fingerprints import file_fingerprint
 from lightning_sagemaker.recipes._common.data.remote import is_remote
-from lightning_sagemaker.recipes._common.data.tables import SUFFIXES, DataError, find_files, is_file_name, is_table_name
+from lightning_sagemaker.recipes._common.data.tables import (
+    SUFFIXES,
+    DataError,
+    choose_files,
+    find_files,
+    is_file_name,
+    is_table_name,
+)
 from lightning_sagemaker.recipes._common.data.unpacked import SUFFIXES as PACKED
 from lightning_sagemaker.recipes._common.data.unpacked import is_hidden
 
@@ -123,8 +130,12 @@ def remote_files(address: str, option: str) -> tuple[RemoteFile, ...]:
         raise DataError(f"{option}={address!r} was set: {error}") from error
     exact = [file for file in objects if file.key == prefix]
     below = [file for file in objects if not prefix or file.key.startswith(f"{prefix}/")]
-    hidden = {file for file in below if is_hidden(PurePosixPath(file.key[len(prefix) :].lstrip("/")))}
-    found = exact or [file for file in below if is_table_name(file.key) and file not in hidden]
+
+    def relative(file: RemoteFile) -> PurePosixPath:
+        return PurePosixPath(file.key[len(prefix) :].lstrip("/"))
+
+    tables = [file for file in below if is_table_name(file.key) and not is_hidden(relative(file))]
+    found = exact or choose_files(tables, relative, address, option)
     if not found:
         raise DataError(
             f"{option}={address!r} was set, but there is no table."

@@ -10,7 +10,8 @@ from __future__ import annotations
 import io
 import itertools
 import json
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -40,8 +41,13 @@ _OTHERS = {
     b"\xd0\xcf\x11\xe0": "an Excel 97 document",
     b"%PDF": "a PDF document",
     b"SQLite format": "an SQLite database",
+    b"{\\rtf": "an RTF document",
+    b"%!PS": "a PostScript document",
 }
 """First bytes of a file -> kind of a file that cannot be read."""
+_MARKUP = re.compile(rb"(\xef\xbb\xbf)?\s*<(!doctype\s+html|html|\?xml|mediawiki)\b", re.IGNORECASE)
+_ARROW_FILE, _ARROW_STREAM = b"ARROW1\0\0", b"\xff\xff\xff\xff"
+_OBJECT = re.compile(r'\s*(\[\s*)?\{\s*"[^"\n]*"\s*:')
 
 
 @dataclass(frozen=True)
@@ -104,19 +110,31 @@ def stream_table(
     """
     form = form or TableForm()
     start = stream.peek(START)
-    for mark, what in _OTHERS.items():
-        if start.startswith(mark):
-            raise ValueError(f"it is {what}. HINT: unpack it, or export it as CSV")
+    if what := foreign_kind(start):
+        raise ValueError(f"it is {what}. HINT: unpack it, or export it as CSV")
     if start.startswith(b"PAR1"):
         return "Parquet", _parquet(stream)
+    if start.startswith((_ARROW_FILE, _ARROW_STREAM)):
+        return "Arrow", _arrow(stream, start.startswith(_ARROW_FILE))
     if start.startswith(_OFFICE):
         return "Excel", _excel(stream.read())
     return _large_text(name, stream, form) if large else _whole_text(name, stream.read(), form)
 
 
+def foreign_kind(start: bytes) -> str | None:
+    """What a file is that begins so, in words, if it is neither a table nor text."""
+    found = next((what for mark, what in _OTHERS.items() if start.startswith(mark)), None)
+    return found or ("an HTML or XML document" if _MARKUP.match(start) else None)
+
+
+def is_json(name: str, begin: str) -> bool:
+    """Whether a text is JSON: by the name of its file, or because it begins with an object, alone or in an array."""
+    return name.lower().endswith(JSON) or _OBJECT.match(begin) is not None
+
+
 def _whole_text(name: str, data: bytes, form: TableForm) -> tuple[str, Iterator[Record]]:
     text, encoding = decode(data, form.encoding)
-    if name.lower().endswith(JSON):
+    if is_json(name, text):
         return f"JSON, {encoding}", iter(parse_json(text))
     delimiter, records = read_rows(lines_of(text), text, form.delimiter)
     return f"delimiter {delimiter!r}, {encoding}", records
@@ -127,7 +145,7 @@ def _large_text(name: str, stream: io.BufferedReader, form: TableForm) -> tuple[
     encoding = form.encoding or encoding_of(start)
     text = io.TextIOWrapper(stream, encoding, newline="")
     begin = start.decode(encoding, "ignore").removeprefix("\ufeff")
-    if name.lower().endswith(JSON):
+    if is_json(name, begin):
         return f"JSON, {encoding}", stream_json_lines(text) if _is_json_lines(begin) else stream_json(text)
     lines = itertools.chain([text.readline().removeprefix("\ufeff")], text)
     delimiter, records = read_rows(lines, begin, form.delimiter, is_cut=True)
@@ -152,7 +170,40 @@ def _excel(data: bytes) -> Iterator[Record]:
 def _parquet(stream: io.BufferedReader) -> Iterator[Record]:
     import pyarrow.parquet
 
-    file = pyarrow.parquet.ParquetFile(stream if stream.seekable() else io.BytesIO(stream.read()))
+    file = pyarrow.parquet.ParquetFile(_seekable(stream))
     check_names(file.schema_arrow.names)
-    for batch in file.iter_batches(batch_size=_PARQUET_ROWS):
-        yield from batch.to_pylist()
+    yield from _rows(file.iter_batches(batch_size=_PARQUET_ROWS), file.schema_arrow)
+
+
+def _arrow(stream: io.BufferedReader, is_file: bool) -> Iterator[Record]:
+    """Records of Arrow's two formats: the one of Feather, and the one in which the package `datasets` saves to disk."""
+    import pyarrow.ipc
+
+    opened = pyarrow.ipc.open_file(_seekable(stream)) if is_file else pyarrow.ipc.open_stream(stream)
+    check_names(opened.schema.names)
+    batches = map(opened.get_batch, range(opened.num_record_batches)) if is_file else opened
+    parts = (
+        batch.slice(begin, _PARQUET_ROWS) for batch in batches for begin in range(0, batch.num_rows, _PARQUET_ROWS)
+    )
+    yield from _rows(parts, opened.schema)
+
+
+def _seekable(stream: io.BufferedReader) -> IO[bytes]:
+    return stream if stream.seekable() else io.BytesIO(stream.read())
+
+
+def _rows(batches: Iterable[Any], schema: Any) -> Iterator[Record]:
+    """Records of batches; class labels by their names, which the package `datasets` writes into the schema."""
+    notes = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
+    features = notes.get("info", {}).get("features", {})
+    classes = {
+        name: dict(enumerate(feature["names"]))
+        for name, feature in features.items()
+        if isinstance(feature, dict) and feature.get("_type") == "ClassLabel" and feature.get("names")
+    }
+    for batch in batches:
+        records: list[Record] = batch.to_pylist()
+        for name, names in classes.items():
+            for record in records:
+                record[name] = names.get(record[name], record[name])  # -1 means no label
+        yield from records

@@ -1,21 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables of records: CSV and its relatives, JSON, JSON lines, Excel and Parquet files, and Hugging Face datasets."""
+"""Tables of records: CSV and its relatives, JSON, JSON lines, Excel, Parquet and Arrow files, and Hugging Face datasets."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path, PurePath
+from typing import Any, TypeVar
 
 from lightning_sagemaker.recipes._common.data.delimited import check_names
 from lightning_sagemaker.recipes._common.data.encodings import UnknownEncodingError
+from lightning_sagemaker.recipes._common.data.split_folders import files_of_split
 from lightning_sagemaker.recipes._common.data.table import Record, Table, TableWriter
 from lightning_sagemaker.recipes._common.data.table_streams import TableForm, buffered, is_large, stream_table
 from lightning_sagemaker.recipes._common.data.unpacked import SUFFIXES as PACKED
 from lightning_sagemaker.recipes._common.data.unpacked import inner_name, is_hidden, open_unpacked
 
-SUFFIXES = (".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".parquet", ".xlsx")
+SUFFIXES = (".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".parquet", ".arrow", ".feather", ".xlsx")
+
+_File = TypeVar("_File")
 
 
 class DataError(ValueError):
@@ -37,13 +40,14 @@ def find_files(name: str, option: str) -> list[Path]:
     """The table files that ``name``, a file or a folder, stands for.
 
     Raises:
-        DataError: If ``name`` does not exist or has no table.
+        DataError: If ``name`` does not exist, has no table, or it is not clear which are meant.
 
     """
     path = Path(name).expanduser()
     if path.is_dir():
         tables = (file for file in path.rglob("*") if is_table_name(file.name) and file.is_file())
         found = sorted(file for file in tables if not is_hidden(file.relative_to(path)))
+        found = choose_files(found, lambda file: file.relative_to(path), name, option)
     else:
         found = [path] if path.is_file() else []
     if not found:
@@ -54,6 +58,21 @@ def find_files(name: str, option: str) -> list[Path]:
             f" packed ({', '.join(PACKED)}) or not."
         )
     return found
+
+
+def choose_files(
+    files: Sequence[_File], relative: Callable[[_File], PurePath], folder: str, option: str
+) -> list[_File]:
+    """As :func:`~.split_folders.files_of_split`.
+
+    Raises:
+        DataError: If it is not clear which files are meant.
+
+    """
+    try:
+        return files_of_split(files, relative, folder, option)
+    except ValueError as error:
+        raise DataError(str(error)) from error
 
 
 def read_files(paths: Sequence[Path], form: TableForm | None = None) -> list[Record]:
@@ -100,9 +119,8 @@ def _read_file(path: Path, form: TableForm | None, writer: TableWriter) -> tuple
             columns = writer.extend(records)
         check_names(columns)
     except (UnknownEncodingError, UnicodeDecodeError) as error:
-        raise DataError(
-            f"{path}: {error}. HINT: set data.encoding, for example to cp1250, gb18030 or utf-8, or save the file as UTF-8."
-        ) from error
+        hint = "HINT: set data.encoding, for example to cp1250, gb18030 or utf-8, or save the file as UTF-8"
+        raise DataError(f"{path}: {error}{'' if 'HINT:' in str(error) else f'. {hint}'}.") from error
     except ModuleNotFoundError as error:
         raise DataError(
             f"{path} needs a package that is not installed ({error}). HINT: pip install 'lightning-sagemaker[tables]'."

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from lightning_sagemaker.recipes._common.data.delimited import check_names
+from lightning_sagemaker.recipes._common.data.table_rows import plain_name, table_rows
 
 Records = list[dict[str, Any]]
 
@@ -16,7 +17,7 @@ NO_RECORDS = 'it is not a list of records. HINT: give [{...}, ...], {"data": [..
 
 
 def parse_json(text: str) -> Records:
-    """Records from a JSON array, an object with ``data``, or an object in each line; a missing key is ``None``.
+    """Records from a JSON array, an object with ``data`` or of columns, or an object in each line; no key: ``None``.
 
     Raises:
         ValueError: If the text is none of these, or an object has a key twice.
@@ -39,10 +40,31 @@ def _rows_of(text: str) -> Any:
         lines = text.split("\n")  # not splitlines(), which also splits at U+2028 within a string
         if not error.msg.startswith("Extra data") or len(lines) < 2:
             raise
-        return [load(line) for line in lines if line.strip()]
-    if isinstance(content, dict):
-        return content["data"] if isinstance(content.get("data"), list) else [content]
-    return content
+        return [_line(number, line) for number, line in enumerate(lines, start=1) if line.strip()]
+    return _rows_of_object(content) if isinstance(content, dict) else content
+
+
+def _rows_of_object(content: dict[str, Any]) -> Any:
+    """The rows of ``data``, or of the forms of pandas' ``to_json``: by column or by row; else the object is a row."""
+    data, columns = content.get("data"), content.get("columns")
+    if isinstance(data, list):
+        return data if columns is None else [dict(zip(columns, row, strict=True)) for row in data]
+    parts = list(content.values())
+    if len(parts) > 1 and all(isinstance(part, list) for part in parts) and len(set(map(len, parts))) == 1:
+        return [dict(zip(content, row, strict=True)) for row in zip(*parts, strict=True)]
+    if len(parts) > 1 and all(isinstance(part, dict) and part.keys() == parts[0].keys() for part in parts):
+        if all(map(str.isdecimal, parts[0])):
+            return [{name: part[row] for name, part in content.items()} for row in parts[0]]
+        if all(map(str.isdecimal, content)):
+            return parts
+    return [content]
+
+
+def _line(number: int, line: str) -> Any:
+    try:
+        return load(line)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"line {number} is not JSON ({error}). HINT: give an object in each line") from error
 
 
 def load(text: str) -> Any:
@@ -72,7 +94,7 @@ def unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def read_excel(data: bytes) -> Records:
-    """Records of the only sheet with content of an ``.xlsx`` file; cells as text, integers without a fraction.
+    """Records of the only visible sheet with content of an ``.xlsx`` file; cells as text, integers without a fraction.
 
     Raises:
         ValueError: If several sheets have content, or several columns have the same name or none.
@@ -84,20 +106,28 @@ def read_excel(data: bytes) -> Records:
         raise ValueError(f"it has the sheets {', '.join(sheets)}. HINT: keep one, or export it as CSV")
     if not sheets:
         return []
-    header, *body = next(iter(sheets.values()))
+    first, *body = table_rows(next(iter(sheets.values())))
+    header = [plain_name(name) for name in first]
     while header and not header[-1] and not any(row[len(header) - 1] for row in body):
         header = header[:-1]
     check_names(header)
-    return [dict(zip(header, row, strict=False)) for row in body if any(row)]
+    return [dict(zip(header, row, strict=False)) for row in body]
 
 
 def _sheets(data: bytes) -> dict[str, list[list[str]]]:
+    """Rows of each sheet that is not hidden."""
     try:
         import python_calamine
     except ModuleNotFoundError:
         return _sheets_by_openpyxl(data)
     book = python_calamine.CalamineWorkbook.from_filelike(io.BytesIO(data))
-    return {name: _cells(book.get_sheet_by_name(name).to_python(skip_empty_area=False)) for name in book.sheet_names}
+    visible = python_calamine.SheetVisibleEnum.Visible
+    sheets = {one.name: book.get_sheet_by_name(one.name) for one in book.sheets_metadata if one.visible == visible}
+    return {
+        # Old releases do not tell which cells are merged.
+        name: _cells(_filled(sheet.to_python(skip_empty_area=False), getattr(sheet, "merged_cell_ranges", None) or ()))
+        for name, sheet in sheets.items()
+    }
 
 
 def _sheets_by_openpyxl(data: bytes) -> dict[str, list[list[str]]]:
@@ -106,7 +136,27 @@ def _sheets_by_openpyxl(data: bytes) -> dict[str, list[list[str]]]:
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError("neither python-calamine nor openpyxl") from error
     book = openpyxl.load_workbook(io.BytesIO(data), data_only=True)
-    return {sheet.title: _cells(sheet.iter_rows(values_only=True)) for sheet in book.worksheets}
+    return {
+        sheet.title: _cells(
+            _filled(
+                list(map(list, sheet.iter_rows(values_only=True))),
+                [
+                    ((cells.min_row - 1, cells.min_col - 1), (cells.max_row - 1, cells.max_col - 1))
+                    for cells in sheet.merged_cells.ranges
+                ],
+            )
+        )
+        for sheet in book.worksheets
+        if sheet.sheet_state == "visible"
+    }
+
+
+def _filled(rows: list[list[Any]], merged: Iterable[tuple[tuple[int, int], tuple[int, int]]]) -> list[list[Any]]:
+    """The rows, with the value of cells that are merged down in each row: only the first holds it."""
+    for (top, left), (bottom, _) in merged:
+        for row in rows[top + 1 : bottom + 1]:
+            row[left : left + 1] = rows[top][left : left + 1]
+    return rows
 
 
 def _cells(rows: Any) -> list[list[str]]:

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which files of a folder a split reads: those that are named for it, if others are named for another split.
+
+The names are those by which the package `datasets` finds splits: a folder ``train``, a file ``data/test-00000.parquet``.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Sequence
+from pathlib import PurePath
+from typing import TypeVar
+
+from lightning_sagemaker.rank import is_rank_zero
+from lightning_sagemaker.recipes._common.data.unpacked import inner_name
+
+_SPLITS = {
+    "train": {"train", "training"},
+    "validation": {"validation", "valid", "val", "dev"},
+    "test": {"test", "testing", "eval", "evaluation"},
+}
+"""Split -> words in the names of its files or folders."""
+_SPLIT_OF = {"text": "train", "predict": "test"}
+"""Option without `data.` -> split whose files it reads, where that has another name."""
+_BETWEEN_WORDS = re.compile(r"[-._ 0-9]+|(?<=[a-z])(?=[A-Z])|(?<=[a-z])(?:set|data)(?![a-z])")
+_KIND = re.compile(r"\.(csv|tsv|json|jsonl|ndjson|parquet|arrow|feather|xlsx|txt)$")
+_WITH_NOTES = (".arrow", ".parquet")
+_NOTES = ("dataset_dict.json", "dataset_info.json", "dataset_infos.json", "state.json")
+"""Files that the package `datasets` writes beside tables of these kinds."""
+_NAMED = 3
+"""Maximum number of files in a message."""
+
+_File = TypeVar("_File")
+
+_log = logging.getLogger(__name__)
+_said: set[tuple[str, str]] = set()
+
+
+def split_named(path: PurePath) -> str | None:
+    """The split that a path names by its outermost part that names one; ``None`` if it names none, or several at once."""
+    for part in path.parts:
+        words = set(map(str.lower, _BETWEEN_WORDS.split(part)))
+        if found := [split for split, names in _SPLITS.items() if words & names]:
+            return found[0] if len(found) == 1 else None
+    return None
+
+
+def files_of_split(
+    files: Sequence[_File], relative: Callable[[_File], PurePath], folder: str, option: str
+) -> list[_File]:
+    """The files that an option reads from a folder.
+
+    Args:
+        files: All files of the folder.
+        relative: Function of a file: its path in the folder.
+        folder: Name of the folder, for messages.
+        option: Name of the option, such as ``data.train``, which tells the split.
+
+    Raises:
+        ValueError: If files are named for splits, but none for this one, or a file is there in two formats.
+
+    """
+    if any(relative(file).suffix in _WITH_NOTES for file in files):
+        files = [file for file in files if relative(file).name not in _NOTES]
+    option_name = option.removeprefix("data.")
+    wanted = _SPLIT_OF.get(option_name, option_name)
+    named = [split_named(relative(file)) for file in files]
+    own = [file for file, split in zip(files, named, strict=True) if split == wanted]
+    others = [file for file, split in zip(files, named, strict=True) if split not in (wanted, None)]
+    chosen = list(files)
+    if named.count(None) > len(files) / 2:  # names by chance, such as an article about trains among a thousand
+        if others:
+            _say(folder, f"all files, also {_list(others, relative)}")
+    elif own:
+        chosen = own
+        if rest := [file for file, split in zip(files, named, strict=True) if split != wanted]:
+            hint = " HINT: data.validation and data.test take the same folder." if others and wanted == "train" else ""
+            _say(folder, f"only the files named for {wanted}, not {_list(rest, relative)}.{hint}")
+    elif others and len(set(named)) > 1:  # a folder that is wholly of one other split is what was asked for
+        raise ValueError(
+            f"{option}={folder!r} was set, whose files are named for other splits: {_list(others, relative)}."
+            f" HINT: give the file for {option}, or name it for the split, such as {wanted}.csv."
+        )
+    _check_copies(chosen, relative, folder, option)
+    return chosen
+
+
+def _check_copies(files: Sequence[_File], relative: Callable[[_File], PurePath], folder: str, option: str) -> None:
+    seen: dict[PurePath, PurePath] = {}
+    for path in map(relative, files):
+        other = seen.setdefault(path.with_name(_KIND.sub("", inner_name(path.name.lower()))), path)
+        if other is not path:
+            raise ValueError(
+                f"{option}={folder!r} was set, which holds {other} and {path}, the same by name in two formats."
+                " HINT: delete one, or give the other file."
+            )
+
+
+def _say(folder: str, what: str) -> None:
+    if is_rank_zero() and (folder, what) not in _said:
+        _said.add((folder, what))
+        _log.warning("%s: reading %s", folder, what)
+
+
+def _list(files: Sequence[_File], relative: Callable[[_File], PurePath]) -> str:
+    named = ", ".join(str(relative(file)) for file in files[:_NAMED])
+    return f"{named}{', ...' if len(files) > _NAMED else ''}"

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Labels as people's tables have them: what a reader of the table would say, or one sentence that asks."""
+
+import json
+import logging
+
+import numpy
+import pandas
+import pytest
+
+from lightning_sagemaker.recipes._common.data.table import Table
+from lightning_sagemaker.recipes._common.data.tables import DataError, read_files
+from lightning_sagemaker.recipes.sequence_classification.cleaning import check_label_kinds, check_labels, is_missing
+from lightning_sagemaker.recipes.sequence_classification.columns import find_text_columns
+from lightning_sagemaker.recipes.sequence_classification.data import ClassificationDataModule
+from lightning_sagemaker.recipes.sequence_classification.labels import MULTI, REGRESSION, SINGLE, clean, find_scheme
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        ["0,5", "1,25", "3"],
+        ["1.234,56 €", "12,00 €"],
+        ["$1,234.50", "$7.25"],
+        ["12.5%", "7%"],
+        ["1 234,5 EUR", "2,5 EUR"],
+        ["-1'234.50", "7.00"],
+        ["0,3", "1,4"],
+    ],
+)
+def test_numbers_that_are_not_written_as_programs_write_them_are_no_names_of_classes(labels):
+    with pytest.raises(DataError, match=r"not all of which are written like 1234\.5\. HINT: .*data\.label_delimiter"):
+        find_scheme(labels, "auto")
+    assert find_scheme(labels, SINGLE).names == tuple(sorted(labels))
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        ["19%", "7%"],
+        ["1.2.3", "1.10.1"],
+        ["18-25", "26-35"],
+        ["01.02.2024", "02.02.2024"],
+        ["04.2", "05.1"],
+        ["3,5 stars", "4 stars"],
+        ["1", "2"],
+    ],
+)
+def test_other_texts_with_digits_are_classes(labels):
+    assert find_scheme(labels, "auto").problem == SINGLE
+
+
+def test_a_label_of_other_labels_is_asked_about():
+    for label in ("rent|food", "rent; food", "food, rent, rent"):
+        with pytest.raises(DataError, match=r"consists of other labels\. HINT: .*data\.label_delimiter"):
+            find_scheme(["rent", "food", label], "auto")
+    assert find_scheme(["rent", "food, drinks", "food"], "auto").problem == SINGLE
+    assert find_scheme(clean(["rent", "rent|food"], "|", {}), "auto").problem == MULTI
+
+
+def test_ids_are_no_classes():
+    with pytest.raises(
+        DataError, match=r"each of the 12 training records has a label of its own, such as 'id-0'.*HINT"
+    ):
+        find_scheme([f"id-{number}" for number in range(12)], SINGLE)
+    assert len(find_scheme(["a", "b", "c"], "auto").names) == 3
+
+
+def test_codes_that_differ_as_texts_only_are_asked_about():
+    with pytest.raises(DataError, match=r"'4\.1' and '4\.10' are the same number.*HINT: set data\.problem"):
+        find_scheme(["4.1", "4.10", "12.3"], "auto")
+    assert find_scheme(["4.1", "4.10"], SINGLE).names == ("4.1", "4.10")
+    assert find_scheme(["4.0", "4", "3.5"], "auto").problem == REGRESSION
+
+
+def test_lists_in_a_csv_file_are_several_labels(tmp_path):
+    lists = [["a", "b"], ["it's"], [], ["c"]]
+    table = pandas.DataFrame({"label": lists, "json": [json.dumps(part) for part in lists]})
+    table.to_csv(tmp_path / "table.csv", index=False)
+    records = read_files([tmp_path / "table.csv"])
+    for column in ("label", "json"):
+        labels = clean((record[column] for record in records), None, {"c": "d"})
+        assert labels == [["a", "b"], ["it's"], [], ["d"]]
+        assert find_scheme(labels, "auto").problem == MULTI
+    assert clean(["[other]", "[food]"], None, {}) == ["[other]", "[food]"]
+    assert clean(["[1]", "a"], None, {}) == ["[1]", "a"]
+
+
+def test_numpys_arrays_in_a_csv_file_are_refused():
+    for labels in ([str(numpy.array(["a", "b"]))], ["['a']", str(numpy.array(["a", "b"]))], ["[1]", "[1 2]"]):
+        with pytest.raises(
+            DataError, match=r"lists written as text, of which 1 cannot be read.*HINT: write them in JSON"
+        ):
+            clean(labels, None, {})
+
+
+@pytest.mark.parametrize(
+    "label", [[{"start": 0, "end": 4, "labels": ["ORG"]}], {"choices": ["a", "b"]}, [[0, 4, "ORG"]], [None], [0.5]]
+)
+def test_what_annotation_tools_write_into_csv_files_is_refused(label):
+    with pytest.raises(DataError, match=r"labels are (lists|objects).*HINT: data\.label_column takes"):
+        clean([json.dumps(label)], None, {})
+
+
+def test_scores_with_a_few_other_values_are_asked_about():
+    for other in ("inf", "-", "n/m", "3.5 (estimate)"):
+        with pytest.raises(
+            DataError, match=r"3 of 4 different labels are numbers with a fraction.*HINT: if they are sc"
+        ):
+            find_scheme(["0.5", "1.5", "2.5", other], "auto")
+    assert find_scheme(["2.7", "three", "four", "2.7"], "auto").names == ("2.7", "four", "three")
+
+
+@pytest.mark.parametrize("label", [{"name": "a"}, [[0, 4, "ORG"]], [{"start": 0, "labels": ["ORG"]}], b"a"])
+def test_labels_of_other_kinds_are_refused(label):
+    with pytest.raises(DataError, match=r"no label in record 2, but .* HINT: data\.label_column"):
+        check_label_kinds([{"label": ["a", 1]}, {"label": label}], "label", "the train data")
+
+
+def test_names_to_map_that_are_no_labels_are_reported(tmp_path, caplog):
+    (tmp_path / "table.csv").write_text("text,label\n" + "a b,rent\nc d,food\n" * 20)
+    options = {"cache_dir": str(tmp_path / "cache"), "vocab_size": 100, "global_batch_size": 8}
+    data = ClassificationDataModule(
+        train=str(tmp_path / "table.csv"), label_map={"rent": "home", "Rnet": "home"}, **options
+    )
+    with caplog.at_level(logging.WARNING):
+        data.prepare_data()
+    assert "data.label_map names 'Rnet', which no label of the data is" in caplog.text
+    assert "'rent'" not in caplog.text
+
+
+def test_numbers_and_truths_are_not_classes_of_one_column():
+    with pytest.raises(DataError, match=r"the label True in record 2 .* others that are numbers\. HINT"):
+        check_label_kinds([{"label": 1}, {"label": True}], "label", "the train data")
+    check_label_kinds([{"label": True}, {"label": None}, {"label": float("nan")}], "label", "the train data")
+
+
+def test_labels_that_differ_as_markup_only_look_alike():
+    with pytest.raises(DataError, match=r"'R&D' \(2\) and 'R&amp;D' \(1\)"):
+        check_labels(["R&D", "R&amp;D", "R&D"], "the data")
+
+
+def test_every_marker_of_pandas_is_a_missing_label():
+    from pandas._libs.parsers import STR_NA_VALUES
+
+    assert all(map(is_missing, STR_NA_VALUES))
+    assert all(map(is_missing, ["\\N", "#REF!", "#DIV/0!", "NaT", ["a", None], ["a", ""]]))
+    assert not any(map(is_missing, ["N", "other", ["a"], [], 0, False, "-"]))
+
+
+@pytest.mark.parametrize(("column", "values"), [("id", ["a1", "a2"]), ("amount", ["-1,50", "3"]), ("file", ["a.txt"])])
+def test_a_column_without_texts_is_not_taken_for_them(column, values):
+    table = Table.of([{column: value, "label": "x"} for value in values])
+    with pytest.raises(
+        DataError, match=rf"the only column besides 'label' is '{column}'.*HINT: give a table with the texts"
+    ):
+        find_text_columns(table, "label")
+    assert find_text_columns(Table.of([{"Id": 1, "Text": "Ng", "label": "x"}]), "label") == ("Text",)
+    assert find_text_columns(Table.of([{"surname": "Ng", "label": "x"}]), "label") == ("surname",)

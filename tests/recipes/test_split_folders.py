@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Folders with the files of several splits: each split reads those that the package `datasets` finds for it."""
+
+import logging
+
+import datasets
+import pytest
+
+from lightning_sagemaker.recipes._common.data.split_folders import files_of_split
+from lightning_sagemaker.recipes._common.data.tables import DataError, find_files
+from lightning_sagemaker.recipes.albert_mlm.text import TextSourceError, find_text
+
+OPTIONS = {"train": "data.train", "validation": "data.validation", "test": "data.test"}
+LAYOUTS = {
+    "files": ["train.csv", "validation.csv", "test.csv"],
+    "folders": ["train/a.csv", "train/b.csv", "dev/a.csv", "testing/a.csv"],
+    "of the hub": ["data/train-00000-of-00002.csv", "data/train-00001-of-00002.csv", "data/test-00000-of-00001.csv"],
+    "converted by the hub": ["default/train/0000.csv", "default/validation/0000.csv"],
+    "of GLUE": ["train.csv", "dev_matched.csv", "dev_mismatched.csv", "test_matched.csv"],
+    "of SQuAD": ["train-v1.1.csv", "dev-v1.1.csv"],
+    "with a prefix": ["tweets_train.csv", "tweets_valid.csv"],
+    "of other words": ["pretraining.csv", "retest.csv", "evaluations.csv"],
+    "with others": ["train.csv", "holdout.csv"],
+    "months": ["2024-01.csv", "2024-02.csv"],
+}
+
+
+def made(folder, names):
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(f"text,label\n{name},x\n")
+    return str(folder)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_each_split_reads_what_datasets_finds_for_it(tmp_path, layout):
+    folder = made(tmp_path / "table", LAYOUTS[layout])
+    expected = datasets.load_dataset(folder, cache_dir=str(tmp_path / "cache"))
+    for split, option in OPTIONS.items():
+        if split in expected:
+            found = sorted(str(path.relative_to(folder)) for path in find_files(folder, option))
+            assert found == sorted(expected[split]["text"]), split
+
+
+@pytest.mark.parametrize(
+    "names", [["trainData.csv", "testData.csv"], ["trainset.csv", "testset.csv"], ["Train.CSV", "X_Test.CSV"]]
+)
+def test_each_split_reads_what_a_person_finds_for_it(tmp_path, names):
+    folder = made(tmp_path, names)
+    assert [path.name for path in find_files(folder, "data.train")] == names[:1]
+    assert [path.name for path in find_files(folder, "data.test")] == names[1:]
+
+
+def test_text_of_other_splits_is_not_trained_on(tmp_path):
+    for name in ("train", "valid", "test"):
+        (tmp_path / f"{name}.txt").write_text(f"an article of {name}\n")
+    assert list(find_text(str(tmp_path), {}).documents()) == ["an article of train"]
+    assert list(find_text(str(tmp_path), {}, "data.validation").documents()) == ["an article of valid"]
+
+
+def test_what_is_left_out_is_said_once(tmp_path, caplog):
+    folder = made(tmp_path, ["train.csv", "test.csv"])
+    with caplog.at_level(logging.WARNING):
+        find_files(folder, "data.train")
+        find_files(folder, "data.train")
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{folder}: reading only the files named for train, not test.csv."
+        " HINT: data.validation and data.test take the same folder."
+    ]
+
+
+def test_files_of_other_splits_only_are_refused_unless_they_are_all_of_one(tmp_path):
+    folder = made(tmp_path, ["validation.csv", "test.csv"])
+    with pytest.raises(
+        DataError, match=r"other splits: test\.csv, validation\.csv\. HINT: give the file for data\.train"
+    ):
+        find_files(folder, "data.train")
+    assert [path.name for path in find_files(folder, "data.predict")] == ["test.csv"]
+    (tmp_path / "test.csv").unlink()
+    assert [path.name for path in find_files(folder, "data.test")] == ["validation.csv"]
+
+
+def test_a_few_such_names_among_many_mean_nothing(tmp_path):
+    folder = made(tmp_path, ["Train.csv", "Crash test.csv", "Bus.csv", "Car.csv", "Tram.csv"])
+    assert len(find_files(folder, "data.train")) == 5
+
+
+def test_a_file_in_two_formats_is_not_read_twice(tmp_path):
+    folder = made(tmp_path / "tables", ["a/x.csv", "b/x.csv", "a/x.xlsx"])
+    with pytest.raises(DataError, match=r"holds a/x\.csv and a/x\.xlsx, the same by name in two formats\. HINT"):
+        find_files(folder, "data.train")
+    texts = tmp_path / "texts"
+    made(texts, ["x.txt", "x.txt.gz"])
+    with pytest.raises(TextSourceError, match=r"x\.txt and x\.txt\.gz"):
+        find_text(str(texts), {})
+    shards = [tmp_path / f"x.tfrecord-0000{number}-of-00002" for number in range(2)]
+    assert files_of_split(shards, lambda path: path.relative_to(tmp_path), "x", "data.text") == shards

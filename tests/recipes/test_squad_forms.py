@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SQuAD's format as annotation tools, exporters and people write it: the same questions, at the places that are meant."""
+
+import copy
+import json
+
+import pandas
+import pytest
+
+from lightning_sagemaker.recipes._common.data.tables import DataError
+from lightning_sagemaker.recipes.bert_qa.squad import place_answers, read_questions
+
+CONTEXT = "Ada was born in London in March. She studied art with Bob. London is large, and Paris is old."
+TEXTS = {
+    "a": ("London", CONTEXT.rindex("London")),
+    "b": ("art", CONTEXT.index("art ")),
+    "c": ("Bob", CONTEXT.index("Bob")),
+}
+QAS = [
+    {"id": name, "question": f"{name}?", "answers": [{"text": text, "answer_start": start}]}
+    for name, (text, start) in TEXTS.items()
+]
+PARAGRAPH = {"context": CONTEXT, "qas": QAS}
+ARTICLE = {"title": "Ada", "paragraphs": [PARAGRAPH]}
+
+
+def read(path, content, name="questions.json"):
+    (path / name).write_text(content if isinstance(content, str) else json.dumps(content))
+    return read_questions(str(path / name), "data.train", "train")[0]
+
+
+def answered(questions):
+    return {one.id: list(zip(one.answers, one.starts, strict=True)) for one in questions}
+
+
+def changed(**keys):
+    """The questions, the last with other keys."""
+    return {"data": [{"paragraphs": [{"context": CONTEXT, "qas": [*QAS[:2], {**QAS[2], **keys}]}]}]}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        [ARTICLE],
+        {"data": [PARAGRAPH]},
+        ARTICLE,
+        json.dumps(ARTICLE) + "\n",
+        json.dumps({**ARTICLE, "paragraphs": []}) + "\n" + json.dumps(ARTICLE),
+        "\ufeff" + json.dumps({"version": 2, "data": [ARTICLE]}, indent=1),
+    ],
+    ids=["articles", "paragraphs", "article", "line", "lines", "indented"],
+)
+@pytest.mark.parametrize("name", ["questions.json", "questions.jsonl", "train-v1.1"])
+def test_articles_and_paragraphs_in_any_container(tmp_path, content, name):
+    assert answered(read(tmp_path, content, name)) == {key: [value] for key, value in TEXTS.items()}
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"answers": None},
+        {"answers": [{"text": "", "answer_start": -1}]},
+        {"answers": {"text": [], "answer_start": []}},
+        {"is_impossible": True},  # decides in SQuAD 2.0's own scripts
+    ],
+)
+def test_no_answer_in_all_its_forms(tmp_path, keys):
+    assert answered(read(tmp_path, changed(**keys)))["c"] == []
+
+
+def test_answers_by_name_or_with_empty_ones_of_other_annotators(tmp_path):
+    text, start = TEXTS["c"]
+    for answers in (
+        {"text": [text], "answer_start": [start]},
+        [{"text": text, "answer_start": str(start)}, {"text": "", "answer_start": 0}],
+        [{"text": text, "answer_start": float(start), "answer_id": 7, "answer_category": "SHORT"}],
+    ):
+        found = read(tmp_path, changed(answers=answers, is_impossible="false"))
+        assert answered(found)["c"] == [(text, start)]
+
+
+def test_tables_that_pandas_wrote_with_a_question_without_an_answer(tmp_path):
+    rows = [
+        {"id": name, "question": "?", "context": CONTEXT, "answer": a, "answer_start": b}
+        for name, (a, b) in TEXTS.items()
+    ]
+    table = pandas.DataFrame([*rows, {"id": "d", "question": "?", "context": CONTEXT}])
+    expected = {**{key: [value] for key, value in TEXTS.items()}, "d": []}
+    assert answered(read(tmp_path, table.to_csv(index=False), "table.csv")) == expected
+    assert answered(read(tmp_path, table.to_json(orient="records"), "table.json")) == expected
+    table["is_impossible"] = [False, False, True, True]
+    for content, name in ((table.to_csv(index=False), "a.csv"), (table.to_json(orient="records"), "a.json")):
+        assert answered(read(tmp_path, content, name)) == {**expected, "c": []}
+    table["answer_start"] = 1.5
+    with pytest.raises(DataError, match=r"'1\.5' is not a whole number"):
+        read(tmp_path, table.to_csv(index=False), "table.csv")
+
+
+@pytest.mark.parametrize("key", ["question", "context"])
+@pytest.mark.parametrize("text", [None, " ", ["a"]])
+def test_a_question_without_text_is_refused(tmp_path, key, text):
+    content = {"context": CONTEXT, "qas": [{**QAS[0], **({key: text} if key == "question" else {})}]}
+    with pytest.raises(DataError, match=rf"the question 'a' has no {key}\. HINT: give each a {key}"):
+        read(tmp_path, [{**content, **({key: text} if key == "context" else {})}])
+
+
+def test_an_answer_may_be_an_object(tmp_path):
+    record = {"id": "c", "question": "?", "context": CONTEXT}
+    text, start = TEXTS["c"]
+    for answer in ({"text": text, "answer_start": start}, [{"text": text, "answer_start": start}]):
+        assert answered(read(tmp_path, [{**record, "answer": answer}])) == {"c": [TEXTS["c"]]}
+    with pytest.raises(DataError, match="cannot be read .*HINT: they must be"):
+        read(tmp_path, [{**record, "answer": {"text": text, "start": start}}])
+
+
+def test_a_negative_start_does_not_count_from_the_end(tmp_path):
+    found = read(tmp_path, changed(answers=[{"text": "old", "answer_start": -4}]))
+    with pytest.raises(DataError, match="whose answer is not at answer_start: c"):
+        place_answers(found, "error", "it")
+    assert answered(place_answers(found, "search", "it"))["c"] == [("old", CONTEXT.index("old"))]
+
+
+@pytest.mark.parametrize("shift", [-2, 1, 3])
+def test_a_misplaced_answer_is_the_nearest_one_and_a_whole_word(tmp_path, shift):
+    qas = copy.deepcopy(QAS)
+    for one in qas:
+        one["answers"][0]["answer_start"] += shift
+    found = place_answers(read(tmp_path, {**ARTICLE, "paragraphs": [{"context": CONTEXT, "qas": qas}]}), "search", "it")
+    assert answered(found) == {key: [value] for key, value in TEXTS.items()}
+
+
+def test_an_answer_without_a_start_is_the_first_whole_word_else_the_first_part_of_one(tmp_path):
+    table = pandas.DataFrame({"question": "?", "context": CONTEXT, "answer": ["art", "Lon"]})
+    found = place_answers(read(tmp_path, table.to_csv(index=False), "table.csv"), "search", "it")
+    assert [one.starts for one in found] == [(CONTEXT.index("art "),), (CONTEXT.index("Lon"),)]
