@@ -93,10 +93,11 @@ class DistributedModel(OwnParts, Passes, Hooks, nn.Module):
             module,
             process_group=replicas,
             bucket_cap_mb=bucket_cap_mb,
-            broadcast_buffers=broadcast_buffers,
             gradient_as_bucket_view=gradient_as_bucket_view,
             find_unused_parameters=find_unused_parameters,
         )
+        if not broadcast_buffers:  # naming it is deprecated in torch 2.13
+            wrap = functools.partial(wrap, broadcast_buffers=False)
         self._replicas = Replicas(self.module, wrap, dist.get_world_size(replicas), backward_passes_per_step)
         state.take(self)
         if self._is_alone:
