@@ -134,7 +134,7 @@ def run_local_cluster(
     checks.check_choice("distribution", distribution, DISTRIBUTIONS)
     checks.check_choice("contract", contract, tuple(CONTRACTS))
     fewest, most = host_range(str(hosts))
-    checks.check_counts(most, processes_per_host)
+    checks.check_counts(most, processes_per_host, timeout)
     is_elastic = isinstance(hosts, str) and ":" in hosts
     if schedule is not None and not is_elastic:
         raise LocalClusterError(
