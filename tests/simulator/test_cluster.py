@@ -288,6 +288,8 @@ def test_without_permission_the_hosts_share_a_network(tmp_path, script, monkeypa
         (["true"], {"contract": "studio"}, "contract='studio' is not known"),
         (["true"], {"hosts": 0}, "hosts=0 was set"),
         (["true"], {"processes_per_host": -1}, "processes_per_host=-1 was set"),
+        (["true"], {"timeout": 0}, "timeout=0 was set"),
+        (["true"], {"timeout": -5}, "timeout=-5 was set"),
         (["true"], {"network": "bridge"}, "--network 'bridge' was given"),
         (["true"], {"network": "netns:fast"}, "--network 'netns:fast' was given"),
         (["true"], {"environment": {"TMPDIR": "/x" * 60}}, "too long for the sockets of loader workers"),

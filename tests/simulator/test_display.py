@@ -20,7 +20,7 @@ from lightning_sagemaker.launch import run_local_cluster
 from lightning_sagemaker.metric_lines import format_line, parse_line
 from lightning_sagemaker.simulator import display
 from lightning_sagemaker.simulator.display import Digest, Lines, Source
-from lightning_sagemaker.simulator.streams import sentence_of
+from lightning_sagemaker.simulator.streams import Stream, sentence_of
 from tests.conftest import is_contract_variable
 
 PROGRAM = """
@@ -151,6 +151,22 @@ def test_a_warning_of_all_ranks_is_shown_once():
         "algo-1 [0] |   warnings.warn('old')",
     ]
     assert len(lines) == 3 + 8
+
+
+@pytest.mark.parametrize("piece", [b"x" * 65536, b"\r" + b"0.1it/s " * 100], ids=["word", "progress"])
+def test_a_long_line_takes_no_longer(piece):
+    """Such as an encoded image, or a progress bar of an hour. Before, minutes that no signal could interrupt."""
+    shown, output = digest(ranks=2)
+    stream = Stream(Source("algo-1", 0), shown, None)
+    began = time.monotonic()
+    for _ in range(10_000_000 // len(piece)):
+        stream.feed(piece)
+    stream.feed(b"\r\nafter\n")
+    shown.tick()
+    assert time.monotonic() - began < 10
+    first, second = output.getvalue().splitlines()
+    assert first.startswith("algo-1 [0] | xxx" if piece[:1] == b"x" else "algo-1 [0] | 0.1it/s 0.1it/s")
+    assert second == "algo-1 [0] | after"
 
 
 def test_a_warning_said_twice_is_shown_twice_and_a_late_one_is_counted(monkeypatch):

@@ -17,6 +17,14 @@ def needs_gpus(backend):
     dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
 
 
+def test_smddp_needs_its_import():
+    """torch's own error about a backend that is not registered, as smddp may be in this process."""
+    with pytest.raises((AssertionError, ValueError)) as caught:
+        needs_gpus("smddq")
+    message = f"{type(caught.value).__name__}: {caught.value}".replace("smddq", "smddp")
+    assert "torch_smddp" in (hint_for(message) or ""), message
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 @pytest.mark.parametrize(
     "fails",

@@ -42,11 +42,15 @@ def check_system() -> None:
         ) from error
 
 
-def check_counts(hosts: int, processes_per_host: int) -> None:
-    """Check that both numbers are at least 1."""
+def check_counts(hosts: int, processes_per_host: int, timeout: float | None) -> None:
+    """Check that both numbers are at least 1, and that there is time to start them."""
     for what, given in (("hosts", hosts), ("processes_per_host", processes_per_host)):
         if given < 1:
             raise LocalClusterError(f"{what}={given} was set. HINT: it must be at least 1.")
+    if timeout is not None and not timeout > 0:
+        raise LocalClusterError(
+            f"timeout={timeout:g} was set. HINT: give the seconds after which everything is stopped, or none for no limit."
+        )
 
 
 def make_root(root: Path) -> Path:

@@ -135,7 +135,7 @@ def run_local_cluster(
     checks.check_choice("distribution", distribution, DISTRIBUTIONS)
     checks.check_choice("contract", contract, tuple(CONTRACTS))
     most, elastic = plan_hosts(hosts, schedule)
-    checks.check_counts(most, processes_per_host)
+    checks.check_counts(most, processes_per_host, timeout)
     own, output = output is None, lasting(sys.stdout if output is None else output)
     rate = None if network is None else parse_network(network)
     if network is not None and (reason := network_obstacle()) is not None:

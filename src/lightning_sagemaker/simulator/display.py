@@ -15,7 +15,7 @@ WINDOW = 1.0
 PATIENCE = 5.0
 """Seconds for which an error is held back, until its rank has ended."""
 
-_WARNING = re.compile(r"\w*Warning: |\bWARNING\b|\[W\d{3,} |^\S+\.py:\d+: ")
+_WARNING = re.compile(r"Warning: |\bWARNING\b|\[W\d{3,} |^\S+\.py:\d+: ")
 _ERROR = re.compile(r"Traceback \(most recent call last\)|^(\S+: )?error: ")
 _OWN = re.compile(r"^(\[rank\d+\]:)?\s*(\[W\d{3,} [\d:.]+|[\d:.,\-TZ/ ]{8,})")
 """Rank and time, which differ between ranks that give the same warning."""

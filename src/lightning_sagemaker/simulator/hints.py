@@ -17,6 +17,7 @@ _NO_GPU = re.compile(
 _NO_ADDRESS = re.compile(
     r"gaierror|client socket has timed out .* \(algo-\d+, |name or service not known", re.IGNORECASE
 )
+_NO_SMDDP = re.compile(r"Unknown backend type smddp|Invalid backend: '?smddp", re.IGNORECASE)
 _NO_FOLDER = re.compile(r"(No such file or directory|Permission denied): '/opt/ml\b")
 _IN_IMAGES = {"sagemaker_training": "sagemaker-training", "smdebug": "smdebug"}
 """Modules that AWS's images have, and their names on PyPI."""
@@ -40,6 +41,10 @@ def hint_for(message: str) -> str | None:
         return (
             "HINT: if it is the name of a simulated host, see the first lines: resolving it needs Linux, and root or"
             " user namespaces; --network netns resolves it too."
+        )
+    if _NO_SMDDP.search(message):
+        return (
+            "HINT: import smdistributed.dataparallel.torch.torch_smddp before init_process_group, here and in the job."
         )
     if _NO_FOLDER.search(message):
         return (

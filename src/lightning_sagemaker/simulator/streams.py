@@ -48,7 +48,7 @@ class Stream:
     def __init__(self, source: Source, display: Lines, logs: Path | None) -> None:
         self._source, self._display = source, display
         self.recent: deque[str] = deque(maxlen=_KEPT_LINES)
-        self._partial = b""
+        self._partial = bytearray()
         self._log = None if logs is None else (logs / source.log_name).open("wb", buffering=0)
 
     def feed(self, data: bytes) -> None:
@@ -56,19 +56,23 @@ class Stream:
         if self._log is not None:
             with contextlib.suppress(OSError):  # a full disk must not end the job
                 self._log.write(data)
-        *lines, self._partial = (self._partial + data).split(b"\n")
+        *lines, rest = data.split(b"\n")
         for line in lines:
-            self._take(line)
+            self._take(self._partial + line)
+            self._partial.clear()
+        self._partial += rest
+        if b"\r" in rest:  # a progress bar may redraw its line for hours
+            del self._partial[: self._partial.rstrip(b"\r").rfind(b"\r") + 1]
 
     def end(self) -> None:
         """Process an incomplete last line, and close the log file."""
         if self._partial:
             self._take(self._partial)
-            self._partial = b""
+            self._partial.clear()
         if self._log is not None:
             self._log.close()
 
-    def _take(self, line: bytes) -> None:
+    def _take(self, line: bytes | bytearray) -> None:
         # A progress bar redraws its line after a carriage return: show what a terminal would show at the end.
         text = line.decode(errors="replace").rstrip("\r").rpartition("\r")[2]
         self.recent.append(text)

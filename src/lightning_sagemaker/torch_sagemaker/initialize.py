@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy
 
 from lightning_sagemaker.collectives import ending
@@ -64,7 +65,8 @@ def init(config: str | Mapping[str, object] | None = None) -> None:
         init_process_group(job)
         ending.register(dist.get_backend())  # scripts do not always destroy what they have not made
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    state.set(degrees, make_mesh(degrees, dist.get_world_size(), device))
+    mesh = make_mesh(degrees, dist.get_world_size(), device)
+    state.set(degrees, mesh, _without_single(mesh), _cpu_groups(mesh))
     offloads = parameters.get(_READ_BY_SCRIPTS)
     state.sm_activation_offloading = True if offloads is None else is_true(offloads)
     FullyShardedDataParallel.__init__ = _follow_layout  # type: ignore[method-assign]
@@ -78,6 +80,31 @@ def init(config: str | Mapping[str, object] | None = None) -> None:
 def is_initialized() -> bool:
     """Whether :func:`init` was called."""
     return state.mesh is not None
+
+
+def _without_single(mesh: DeviceMesh) -> DeviceMesh:
+    """FSDP's mesh, without dimensions of one process. Collective.
+
+    Of a mesh that is a part of a larger one, FSDP shards states along the first dimension of the latter.
+    """
+    assert mesh.mesh_dim_names is not None
+    sizes = dict(zip(mesh.mesh_dim_names, mesh.shape, strict=True))
+    kept = {name: size for name, size in sizes.items() if size > 1} or {DP_SHARD: 1}
+    if kept == sizes:
+        return mesh
+    return DeviceMesh(mesh.device_type, mesh.mesh.reshape(*kept.values()), mesh_dim_names=tuple(kept))
+
+
+def _cpu_groups(mesh: DeviceMesh) -> dict[tuple[int, ...], dist.ProcessGroup]:
+    """This process's gloo groups of shards and of replicas, by their ranks: some of them write a checkpoint. Collective."""
+    found = {}
+    for dimension in (0, 1):
+        for members in mesh.mesh.movedim(dimension, -1).reshape(-1, mesh.size(dimension)).tolist():
+            if 1 < len(members) < mesh.size():
+                group = dist.new_group(members, backend="gloo")
+                if dist.get_rank() in members:
+                    found[tuple(members)] = group
+    return found
 
 
 @functools.wraps(_ORIGINAL)
@@ -104,17 +131,18 @@ def _to_load(model: nn.Module, optim: Optimizer, optim_state_dict: Checkpoint, *
 
 def _layout(asked: ShardingStrategy | None) -> StateDict:
     """FSDP's mesh and sharding strategy, by ``hybrid_shard_degree``."""
-    mesh, degree, tensor = state.mesh, state.hybrid_shard_degree, state.tensor_parallel_degree
+    mesh, degree, tensor = state.fsdp_mesh, state.hybrid_shard_degree, state.tensor_parallel_degree
     assert mesh is not None
     if degree == 0 and tensor == 1:  # as documented: the script's own strategy, untouched
         shards_all = asked in (None, ShardingStrategy.FULL_SHARD, ShardingStrategy.SHARD_GRAD_OP)
         return {"device_mesh": mesh[DP_SHARD]} if shards_all else {}  # with a mesh, shards are DTensors
-    copies = mesh.size() // tensor
+    world_size = dist.get_world_size()
+    copies = world_size // tensor
     shards = degree or copies
     if shards == 1 and tensor > 1:
         raise ParallelConfigError(
             f"FullyShardedDataParallel was built with tensor_parallel_degree={tensor} and a shard degree of 1"
-            f" (hybrid_shard_degree={degree}, {mesh.size()} processes), but it does not train tensor parallel matrices that"
+            f" (hybrid_shard_degree={degree}, {world_size} processes), but it does not train tensor parallel matrices that"
             " it does not shard. HINT: let at least two processes shard them, by more processes or another"
             " hybrid_shard_degree, or train with Lightning's Trainer(strategy='smp')."
         )

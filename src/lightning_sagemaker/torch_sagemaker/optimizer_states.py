@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, cast
 
 from torch.distributed.tensor import DTensor, Replicate
 
+from lightning_sagemaker.parallel.sharding import TP
+
 if TYPE_CHECKING:
     from lightning_sagemaker._types import Checkpoint
 
@@ -31,6 +33,8 @@ def own_parts(states: Checkpoint) -> Checkpoint:
 
 def _own_part(value: object) -> object:
     if not isinstance(value, DTensor) or not value.placements[-1].is_shard():
+        return value
+    if (value.device_mesh.mesh_dim_names or ("",))[-1] != TP:
         return value
     *others, last = value.placements
     there = cast("DTensor", value.to(value.device_mesh.device_type))  # nccl does not send FSDP's copy on the CPU

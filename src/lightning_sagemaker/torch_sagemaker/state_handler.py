@@ -70,14 +70,22 @@ class State:
         """Reset to the state before ``tsm.init()``; existing process groups remain."""
         self.degrees = ParallelDegrees()
         self.mesh: DeviceMesh | None = None
+        self.fsdp_mesh: DeviceMesh | None = None
+        self.cpu_groups: dict[tuple[int, ...], ProcessGroup] = {}
         self.shared: set[str] = set()
         self.hybrid_shard_degree = 0
         self.tensor_parallel_degree = self.context_parallel_degree = self.expert_parallel_degree = 1
         self.sm_activation_offloading = True
 
-    def set(self, degrees: ParallelDegrees, mesh: DeviceMesh) -> None:
+    def set(
+        self,
+        degrees: ParallelDegrees,
+        mesh: DeviceMesh,
+        fsdp_mesh: DeviceMesh,
+        cpu_groups: dict[tuple[int, ...], ProcessGroup],
+    ) -> None:
         """Set the layout; called by ``tsm.init()``."""
-        self.degrees, self.mesh = degrees, mesh
+        self.degrees, self.mesh, self.fsdp_mesh, self.cpu_groups = degrees, mesh, fsdp_mesh, cpu_groups
         self.hybrid_shard_degree, self.tensor_parallel_degree = degrees.shard, degrees.tensor
         self.ranker = Ranker(degrees, dist.get_world_size())
 

@@ -34,7 +34,12 @@ class ReduceOp(Enum):
     MAX = "max"
 
 
-_OPERATIONS = {ReduceOp.MIN: dist.ReduceOp.MIN, ReduceOp.MAX: dist.ReduceOp.MAX}
+_OPERATIONS = {
+    ReduceOp.SUM: dist.ReduceOp.SUM,
+    ReduceOp.AVERAGE: dist.ReduceOp.SUM,
+    ReduceOp.MIN: dist.ReduceOp.MIN,
+    ReduceOp.MAX: dist.ReduceOp.MAX,
+}
 
 
 class group:  # AWS's name
@@ -143,9 +148,17 @@ def all_reduce(
         group: ``group.WORLD`` or None.
         async_op: Return at once with a handle to wait on.
 
+    Raises:
+        TypeError: If ``op`` is not one of this module's, such as torch's.
+
     """
+    if not isinstance(op, ReduceOp):
+        raise TypeError(
+            f"smdistributed.dataparallel.torch.distributed.all_reduce(op={op!r}) was called. HINT: use"
+            f" {', '.join(f'ReduceOp.{known.name}' for known in ReduceOp)} of this module."
+        )
     options = AllreduceOptions()
-    options.reduceOp = dist.ReduceOp(_OPERATIONS.get(op, dist.ReduceOp.SUM))
+    options.reduceOp = dist.ReduceOp(_OPERATIONS[op])
     world = _world(group)
     reduce = {ReduceOp.AVERAGE: world.average, ReduceOp.SUM: world.add_up}.get(op, world.native.allreduce)
     return _finish(reduce([tensor], options), async_op)

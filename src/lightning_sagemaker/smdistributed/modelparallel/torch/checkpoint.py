@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from lightning_sagemaker.collectives.agreement import run_and_sync_errors
-from lightning_sagemaker.smdistributed.modelparallel.torch.core import mp_rank, pp_rank, rdp_rank, tp_rank
+from lightning_sagemaker.smdistributed.modelparallel.torch.core import mp_rank, pp_rank, rdp_rank, tp_rank, tp_size
 from lightning_sagemaker.smdistributed.modelparallel.torch.state_mod import state
 
 if TYPE_CHECKING:
@@ -34,17 +34,29 @@ NEWEST = "newest"
 
 def _own(path: str | os.PathLike[str], v3: bool = False) -> Path:
     """The path of this process's file, with AWS's suffix."""
-    suffix = f"{pp_rank()}_{tp_rank()}_{rdp_rank()}" if v3 or _is_sharded() else f"{mp_rank()}"
+    suffix = f"{pp_rank()}_{tp_rank()}" if v3 or _is_sharded() or tp_size() > 1 else f"{mp_rank()}"
+    suffix = f"{suffix}_{rdp_rank()}" if v3 or _is_sharded() else suffix
     return Path(f"{os.fspath(path)}_{suffix}")
 
 
-def save(obj: object, f: str | os.PathLike[str], partial: bool = True, v3: bool = False, **_: object) -> None:
+def save(
+    obj: object,
+    f: str | os.PathLike[str],
+    partial: bool = True,
+    pickle_module: object = None,
+    pickle_protocol: int = 2,
+    *,
+    v3: bool = False,
+) -> None:
     """Write an object atomically: under a temporary name, then renamed.
 
     Args:
         obj: Any object that ``torch.save`` takes.
-        f: Path of the file; with ``partial``, followed by ``_`` and the ``mp_rank``.
+        f: Path of the file; with ``partial``, followed by ``_`` and the ``mp_rank``, or, with tensor parallelism, by the
+            suffix ``PP_TP``.
         partial: Whether each process of a model replica writes a file of its own.
+        pickle_module: Without effect.
+        pickle_protocol: Without effect.
         v3: Use the suffix ``PP_TP_RDP``, for states that differ among replicas; always so if parameters are sharded.
 
     """
@@ -59,20 +71,31 @@ def save(obj: object, f: str | os.PathLike[str], partial: bool = True, v3: bool 
 
 
 def load(
-    f: str | os.PathLike[str], map_location: MapLocation = None, partial: bool = True, v3: bool = False, **options: bool
+    f: str | os.PathLike[str],
+    map_location: MapLocation = None,
+    pickle_module: object = None,
+    pickle_load_args: object = None,
+    partial: bool = True,
+    *,
+    v3: bool = False,
+    back_compat: bool = False,
+    weights_only: bool = True,
 ) -> Any:
     """Read what :func:`save` wrote.
 
     Args:
         f: Path of the file, without its suffix.
         map_location: As in ``torch.load``.
+        pickle_module: Without effect.
+        pickle_load_args: Without effect.
         partial: Whether to read this process's own file.
         v3: As in :func:`save`.
-        options: ``weights_only`` (default true); AWS's other options have no effect.
+        back_compat: Without effect.
+        weights_only: As in ``torch.load``.
 
     """
     path = _own(f, v3) if partial else Path(f)
-    return torch.load(path, map_location=map_location, weights_only=options.get("weights_only", True))
+    return torch.load(path, map_location=map_location, weights_only=weights_only)
 
 
 def _is_sharded() -> bool:
@@ -175,7 +198,13 @@ def resume_from_checkpoint(
     """
     folder = Path(path)
     if tag is None:
-        tag = (folder / NEWEST).read_text().strip()
+        newest = folder / NEWEST
+        if not newest.is_file():
+            raise FileNotFoundError(
+                f"{folder} has no file {NEWEST}, which smp.save_checkpoint writes. HINT: call smp.resume_from_checkpoint"
+                " only after it, or pass tag=...."
+            )
+        tag = newest.read_text().strip()
         partial = tag.endswith("_partial")
         tag = tag.removesuffix("_partial")
     if not partial:

@@ -40,18 +40,33 @@ WORLD, MP_GROUP, DP_GROUP = CommGroup.WORLD, CommGroup.MP_GROUP, CommGroup.DP_GR
 TP_GROUP, PP_GROUP, RDP_GROUP = CommGroup.TP_GROUP, CommGroup.PP_GROUP, CommGroup.RDP_GROUP
 
 
-def _members(kind: str) -> list[int]:
-    return list(range(dist.get_world_size())) if kind == "WORLD" else state.groups.ranks[kind]
+def _members(group: CommGroup | RankType) -> list[int]:
+    if not isinstance(group, CommGroup | RankType):
+        raise TypeError(f"{group!r} was given as a group. HINT: use one such as smp.DP_GROUP or smp.RankType.DP_RANK.")
+    ranks = state.groups.ranks  # raises before init
+    return list(range(dist.get_world_size())) if group.value == "WORLD" else ranks[group.value]
 
 
-def _process_group(kind: str) -> ProcessGroup | None:
-    group: ProcessGroup | None = state.objects if kind == "WORLD" else state.groups.cpu_groups[kind]
-    return group
+def _member(rank: int, rank_type: RankType) -> int:
+    """Global rank of one process."""
+    members = _members(rank_type)
+    if not 0 <= rank < len(members) or members[rank] == state.groups.rank:
+        raise ValueError(
+            f"rank {rank} of {rank_type.name} was given on rank {members.index(state.groups.rank)} of {len(members)}."
+            " HINT: name another process of the group."
+        )
+    return members[rank]
+
+
+def _process_group(group: CommGroup) -> ProcessGroup | None:
+    _members(group)
+    found: ProcessGroup | None = state.objects if group is WORLD else state.groups.cpu_groups[group.value]
+    return found
 
 
 def barrier(group: CommGroup = WORLD) -> None:
     """Wait for all processes of a group."""
-    dist.barrier(group=_process_group(group.value))
+    dist.barrier(group=_process_group(group))
 
 
 def mp_barrier() -> None:
@@ -66,14 +81,14 @@ def dp_barrier() -> None:
 
 def allgather(obj: object, group: CommGroup) -> list[object]:
     """The objects of all processes of a group, in the order of their ranks; collective."""
-    found: list[object] = [None] * len(_members(group.value))
-    dist.all_gather_object(found, obj, group=_process_group(group.value))
+    found: list[object] = [None] * len(_members(group))
+    dist.all_gather_object(found, obj, group=_process_group(group))
     return found
 
 
 def broadcast(obj: object, group: CommGroup) -> None:
     """Send to all other processes of a group, each of which calls :func:`recv_from`; only the sender calls this."""
-    for member in _members(group.value):
+    for member in _members(group):
         if member != state.groups.rank:
             dist.send_object_list([obj], member, group=state.objects)
 
@@ -87,7 +102,7 @@ def send(obj: object, dest_rank: int, rank_type: RankType) -> None:
         rank_type: Kind of group in which that rank is numbered.
 
     """
-    dist.send_object_list([obj], _members(rank_type.value)[dest_rank], group=state.objects)
+    dist.send_object_list([obj], _member(dest_rank, rank_type), group=state.objects)
 
 
 def recv_from(src_rank: int, rank_type: RankType) -> Any:
@@ -99,5 +114,5 @@ def recv_from(src_rank: int, rank_type: RankType) -> Any:
 
     """
     box: list[object] = [None]
-    dist.recv_object_list(box, _members(rank_type.value)[src_rank], group=state.objects)
+    dist.recv_object_list(box, _member(src_rank, rank_type), group=state.objects)
     return box[0]

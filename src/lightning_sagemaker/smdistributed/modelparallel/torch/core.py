@@ -44,7 +44,7 @@ def rank() -> int:
 
 def size() -> int:
     """Number of processes."""
-    return dist.get_world_size()
+    return _size("WORLD")
 
 
 def local_rank() -> int:
@@ -59,7 +59,8 @@ def local_size() -> int:
 
 
 def _size(kind: str) -> int:
-    return len(state.groups.ranks[kind])
+    ranks = state.groups.ranks  # raises before init
+    return dist.get_world_size() if kind == "WORLD" else len(ranks[kind])
 
 
 def _rank(kind: str) -> int:

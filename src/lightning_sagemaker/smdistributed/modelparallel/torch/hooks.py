@@ -6,8 +6,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING
 
 from lightning_sagemaker.parallel.degrees import ParallelConfigError
+
+if TYPE_CHECKING:
+    from lightning_sagemaker.parallel.model import PipelinedModel
+
 
 _KEYS = itertools.count()
 
@@ -34,7 +39,7 @@ class Handle:
 class Hooks:
     """Mixin of ``DistributedModel``: AWS's hooks, and ``join``."""
 
-    _pipeline: object
+    _pipeline: PipelinedModel | None
     _after_partition: dict[int, Callable[..., object]]
     _after_step: dict[int, Callable[..., object]]
 

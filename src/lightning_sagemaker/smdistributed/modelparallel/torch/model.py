@@ -4,22 +4,24 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from lightning_sagemaker.parallel import delayed, gradients
-from lightning_sagemaker.parallel.degrees import ParallelConfigError
+from lightning_sagemaker.parallel.degrees import PipelineError
 from lightning_sagemaker.parallel.engine import share_results
 from lightning_sagemaker.parallel.model import PipelinedModel
 from lightning_sagemaker.parallel.overlap import OverlappedReduction
 from lightning_sagemaker.smdistributed.modelparallel.torch.hooks import Hooks
 from lightning_sagemaker.smdistributed.modelparallel.torch.own_parts import OwnParts, broadcast_weights, load_present
 from lightning_sagemaker.smdistributed.modelparallel.torch.partition import assigned_ends, named_as_in_aws, shared_plan
-from lightning_sagemaker.smdistributed.modelparallel.torch.sharded import ShardedParameters, local_of, whole_of
+from lightning_sagemaker.smdistributed.modelparallel.torch.passes import Passes, Replicas
+from lightning_sagemaker.smdistributed.modelparallel.torch.sharded import ShardedParameters, local_of
 from lightning_sagemaker.smdistributed.modelparallel.torch.state_mod import state
 from lightning_sagemaker.smdistributed.modelparallel.torch.step import moved
 
@@ -31,7 +33,7 @@ IS_PARTIAL = "_smp_is_partial"
 """Key of a state that holds one stage only."""
 
 
-class DistributedModel(OwnParts, Hooks, nn.Module):
+class DistributedModel(OwnParts, Passes, Hooks, nn.Module):
     """Wraps the model of a script; a process has one.
 
     Args:
@@ -42,14 +44,15 @@ class DistributedModel(OwnParts, Hooks, nn.Module):
             are averaged in each step.
         backward_passes_per_step: Number of steps whose gradients are accumulated before they are reduced.
         average_grads_across_microbatches: Divide gradients by the number of microbatches.
-        bucket_cap_mb: Without effect.
+        bucket_cap_mb: Option of ``DistributedDataParallel``, as the following ones for passes outside of steps only.
         trace_memory_usage: Without effect.
-        broadcast_buffers: Without effect: buffers are made equal once, at the start.
-        gradient_as_bucket_view: Without effect.
-        find_unused_parameters: Without effect: parameters without gradients are allowed.
+        broadcast_buffers: Likewise; in steps, buffers are made equal once, at the start.
+        gradient_as_bucket_view: Likewise.
+        find_unused_parameters: Likewise; in steps, parameters without gradients are allowed.
 
     Raises:
         RuntimeError: If ``module`` is one already, or before :func:`init`.
+        TypeError: If ``module`` is no module.
 
     """
 
@@ -69,6 +72,8 @@ class DistributedModel(OwnParts, Hooks, nn.Module):
     ) -> None:
         super().__init__()
         state.groups  # noqa: B018 - raises before init
+        if not isinstance(module, nn.Module):
+            raise TypeError(f"smp.DistributedModel({module!r}) was called. HINT: pass a torch.nn.Module.")
         if isinstance(module, DistributedModel):
             raise RuntimeError("The model is a DistributedModel already. HINT: wrap it only once.")
         self.module = named_as_in_aws(module)
@@ -82,6 +87,18 @@ class DistributedModel(OwnParts, Hooks, nn.Module):
         self._pending: list[Tensor | None] | None = None
         self._after_partition, self._after_step = {}, {}
         self.sharded: ShardedParameters | None = None
+        replicas = state.groups.groups["RDP"]
+        wrap = functools.partial(
+            DistributedDataParallel,
+            module,
+            process_group=replicas,
+            bucket_cap_mb=bucket_cap_mb,
+            gradient_as_bucket_view=gradient_as_bucket_view,
+            find_unused_parameters=find_unused_parameters,
+        )
+        if not broadcast_buffers:  # naming it is deprecated in torch 2.13
+            wrap = functools.partial(wrap, broadcast_buffers=False)
+        self._replicas = Replicas(self.module, wrap, dist.get_world_size(replicas), backward_passes_per_step)
         state.take(self)
         if self._is_alone:
             delayed.materialize(self.module)
@@ -103,30 +120,6 @@ class DistributedModel(OwnParts, Hooks, nn.Module):
     def get_module(self) -> nn.Module:
         """The user's model."""
         return self.module
-
-    def forward(self, *args: object, **kwargs: object) -> Any:
-        """Run the user's model."""
-        return self.module(*args, **kwargs)
-
-    def backward(
-        self, tensors: Tensor | Sequence[Tensor], grad_tensors: Tensor | Sequence[Tensor] | None = None
-    ) -> None:
-        """Run the backward pass of a microbatch's loss; in a step, instead of ``loss.backward()``.
-
-        Raises:
-            ParallelConfigError: With ``grad_tensors``, in a pipeline.
-
-        """
-        if self._is_alone:
-            scale = self._scale if self._is_in_step else 1.0
-            losses = [tensors] if isinstance(tensors, Tensor) else tensors
-            torch.autograd.backward([loss * scale for loss in losses], grad_tensors)
-            return
-        if grad_tensors is not None:
-            raise ParallelConfigError(
-                "model.backward(grad_tensors=...) was called in a pipeline. HINT: pass the loss only."
-            )
-        self._losses += [tensors] if isinstance(tensors, Tensor) else tensors
 
     @property
     def _scale(self) -> float:
@@ -162,7 +155,13 @@ class DistributedModel(OwnParts, Hooks, nn.Module):
     def _run_pipeline(self, step: Callable[[Any], object], microbatches: list[object]) -> list[object]:
         def run(microbatch: object) -> object:
             self._losses.clear()
-            return step(microbatch)
+            result = step(microbatch)
+            if not self._losses and any(parameter.grad is not None for parameter in self.own):
+                raise PipelineError(
+                    "loss.backward() was called in a step, where it reaches the last stage only. HINT: call"
+                    " model.backward(loss)."
+                )
+            return result
 
         pipeline = self._cut(run, microbatches[0])
         trains = torch.is_grad_enabled()
@@ -178,7 +177,7 @@ class DistributedModel(OwnParts, Hooks, nn.Module):
         """Sum of the losses that the step has passed to :meth:`backward`; 0 without any."""
         if not self._losses:
             return torch.zeros(())
-        return torch.stack([loss.reshape(()) for loss in self._losses]).sum() * self._scale
+        return torch.stack(self._losses).sum() * self._scale
 
     def _cut(self, step: Callable[[Any], object], microbatch: object) -> PipelinedModel:
         if self._pipeline is None:
@@ -197,15 +196,12 @@ class DistributedModel(OwnParts, Hooks, nn.Module):
             self.call_after_partition(state.optimizer)
         return self._pipeline
 
-    @property
-    def own(self) -> list[nn.Parameter]:
-        """The parameters of this process; all, before the model is partitioned."""
-        return list(self.module.parameters()) if self._pipeline is None else self._pipeline.parameters
-
     def _finish_gradients(self, kept: list[Tensor | None]) -> None:
         """Reduce the gradients accumulated since the last reduction, and add them to those from before the step."""
         own = self.own
         found = [parameter.grad for parameter in own]
+        if self._is_alone and self._scale != 1:  # not of the losses: scripts may call loss.backward() here
+            found = [None if gradient is None else gradient.mul_(self._scale) for gradient in found]
         if len(kept) != len(own):  # the model was partitioned in this step; before it, there were none
             kept = [None] * len(own)
         if any(gradient is not None for gradient in found):
@@ -293,34 +289,6 @@ class DistributedModel(OwnParts, Hooks, nn.Module):
         parts = {name: self.part_of(targets.get(name), value) for name, value in content.items() if name not in absent}
         return load_present(self.module, parts, absent, strict)
 
-    def part_of(self, parameter: Tensor | None, value: object) -> object:
-        """This process's shard of a full parameter, or of its optimizer state; shards are returned unchanged."""
-        if self._pipeline is None or parameter is None or not isinstance(value, Tensor):
-            return value
-        return value if value.shape == parameter.shape else self._pipeline.linears.part(parameter, value)
-
-    def is_shared(self, parameter: Tensor) -> bool:
-        """Whether tensor parallelism shards this parameter."""
-        return self._pipeline is not None and self._pipeline.linears.is_shared(parameter)
-
-    def clip_norm(self, max_norm: float) -> Tensor:
-        """Clip the global gradient norm; returns the norm before. Collective over the replica."""
-        if self.sharded is not None:
-            return self.sharded.clip_norm(max_norm)
-        if self._pipeline is None:
-            return torch.nn.utils.clip_grad_norm_(self.module.parameters(), max_norm)
-        return self._pipeline.clip_norm(self.own, max_norm)
-
-    def gather_optimizer(self, optimizer: torch.optim.Optimizer) -> StateDict:
-        """The full optimizer state on all processes of the replica. Collective over it."""
-        if self.sharded is not None:
-            return self.sharded.map_optimizer(optimizer, whole_of)
-        if self._pipeline is None:
-            return optimizer.state_dict()
-        merged: list[StateDict] = [self._pipeline.gather_optimizer(optimizer)]
-        dist.broadcast_object_list(merged, state.groups.pipeline_ranks[0], state.groups.cpu_groups["PP"])
-        return merged[0]
-
     def to(self, *args: Any, **kwargs: Any) -> DistributedModel:
         """Without effect before the model is partitioned: its stages are moved to their devices then."""
         return self if not self.partitioned else super().to(*args, **kwargs)
@@ -328,3 +296,10 @@ class DistributedModel(OwnParts, Hooks, nn.Module):
     def cuda(self, device: int | torch.device | None = None) -> DistributedModel:
         """As :meth:`to`."""
         return self if not self.partitioned else super().cuda(device)
+
+    def cpu(self) -> DistributedModel:
+        """Gather all parameters and move them to the CPU; a further step partitions the model again. Collective."""
+        if self._pipeline is not None:
+            self._pipeline.restore()
+            self._pipeline = self._reduction = None
+        return super().cpu()

@@ -19,6 +19,16 @@ if TYPE_CHECKING:
     from lightning_sagemaker._types import Checkpoint, StateDict
 
 
+_LOSS_SCALE_ARGS = {
+    "init_scale",
+    "scale_factor",
+    "scale_window",
+    "min_scale",
+    "delayed_shift",
+    "consecutive_hysteresis",
+}
+
+
 class DistributedOptimizer(torch.optim.Optimizer):
     """Wraps the optimizer of a script. Learning-rate schedulers accept it as one of torch's.
 
@@ -27,8 +37,10 @@ class DistributedOptimizer(torch.optim.Optimizer):
         static_loss_scale: Without effect.
         dynamic_loss_scale: Without effect.
         dynamic_loss_args: Without effect.
+        **given: Without effect: entries of ``dynamic_loss_args``.
 
     Raises:
+        TypeError: If an option has another name.
         ParallelConfigError: If a step depends on all parameters, or on full matrices where a rank has shards of them.
 
     """
@@ -39,8 +51,14 @@ class DistributedOptimizer(torch.optim.Optimizer):
         static_loss_scale: float | None = 1.0,
         dynamic_loss_scale: bool = False,
         dynamic_loss_args: Mapping[str, object] | None = None,
-        **_: object,
+        **given: object,
     ) -> None:
+        unknown = given.keys() - _LOSS_SCALE_ARGS
+        if unknown:
+            raise TypeError(
+                f"smp.DistributedOptimizer({', '.join(f'{name}=...' for name in sorted(unknown))}) was called. HINT: AWS's"
+                f" options are static_loss_scale, dynamic_loss_scale, and those of the latter: {sorted(_LOSS_SCALE_ARGS)}."
+            )
         if state.initialized and len(state.groups.ranks["MP"]) > 1:
             check_scope(optimizer, state.groups.degrees.tensor > 1)
         if self._sharded is not None:

@@ -4,21 +4,31 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+
+from lightning_sagemaker.smdistributed.modelparallel.torch.sharded import ShardedParameters, whole_of
+from lightning_sagemaker.smdistributed.modelparallel.torch.state_mod import state
+
+if TYPE_CHECKING:
+    from lightning_sagemaker._types import StateDict
+    from lightning_sagemaker.parallel.model import PipelinedModel
 
 
 class OwnParts:
     """Mixin of ``DistributedModel``: AWS's methods about this process's part."""
 
     module: nn.Module
+    sharded: ShardedParameters | None
+    _pipeline: PipelinedModel | None
 
     @property
     def own(self) -> list[nn.Parameter]:
         """The parameters of this process; all, before the model is partitioned."""
-        raise NotImplementedError
+        return list(self.module.parameters()) if self._pipeline is None else self._pipeline.parameters
 
     def local_parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:
         """The parameters of this process."""
@@ -51,10 +61,6 @@ class OwnParts:
         """See :meth:`local_named_modules`."""
         return (module for _, module in self.local_named_modules())
 
-    def is_shared(self, parameter: Tensor) -> bool:
-        """Whether tensor parallelism shards this parameter."""
-        raise NotImplementedError
-
     def is_distributed_parameter(self, parameter: nn.Parameter) -> bool:
         """Whether tensor parallelism shards this parameter."""
         return self.is_shared(parameter)
@@ -78,6 +84,34 @@ class OwnParts:
     def scaled_batch_reducer_named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """Parameters whose gradients are averaged over ``RDP_GROUP``: those that tensor parallelism shards."""
         return ((name, one) for name, one in self.local_named_parameters() if self.is_shared(one))
+
+    def part_of(self, parameter: Tensor | None, value: object) -> object:
+        """This process's shard of a full parameter, or of its optimizer state; shards are returned unchanged."""
+        if self._pipeline is None or parameter is None or not isinstance(value, Tensor):
+            return value
+        return value if value.shape == parameter.shape else self._pipeline.linears.part(parameter, value)
+
+    def is_shared(self, parameter: Tensor) -> bool:
+        """Whether tensor parallelism shards this parameter."""
+        return self._pipeline is not None and self._pipeline.linears.is_shared(parameter)
+
+    def clip_norm(self, max_norm: float) -> Tensor:
+        """Clip the global gradient norm; returns the norm before. Collective over the replica."""
+        if self.sharded is not None:
+            return self.sharded.clip_norm(max_norm)
+        if self._pipeline is None:
+            return torch.nn.utils.clip_grad_norm_(self.module.parameters(), max_norm)
+        return self._pipeline.clip_norm(self.own, max_norm)
+
+    def gather_optimizer(self, optimizer: torch.optim.Optimizer) -> StateDict:
+        """The full optimizer state on all processes of the replica. Collective over it."""
+        if self.sharded is not None:
+            return self.sharded.map_optimizer(optimizer, whole_of)
+        if self._pipeline is None:
+            return optimizer.state_dict()
+        merged: list[StateDict] = [self._pipeline.gather_optimizer(optimizer)]
+        dist.broadcast_object_list(merged, state.groups.pipeline_ranks[0], state.groups.cpu_groups["PP"])
+        return merged[0]
 
 
 @torch.no_grad()

@@ -17,6 +17,7 @@ from lightning_sagemaker.parallel.degrees import ParallelConfigError
 from lightning_sagemaker.parallel.delayed import delayed_parameters
 from lightning_sagemaker.parallel.plans import tensor_plan
 from lightning_sagemaker.smdistributed.modelparallel.torch.nn.layers import own_plan
+from lightning_sagemaker.smdistributed.modelparallel.torch.patches.checkpoint import group_size
 from lightning_sagemaker.smdistributed.modelparallel.torch.state_mod import state
 
 T = TypeVar("T")
@@ -39,7 +40,7 @@ def set_partition(module: nn.Module, index: int) -> None:
             f"smp.set_partition(..., {index}) was called, but there are {pipeline} partitions."
             f" HINT: use 0 to {pipeline - 1}."
         )
-    state.module_manager.assigned[id(module)] = index
+    state.module_manager.assigned[module] = index
 
 
 @contextmanager
@@ -70,7 +71,7 @@ def tensor_parallelism(enabled: bool = True, **_: object) -> AbstractContextMana
 
 
 def _set_own(enabled: bool, module: nn.Module) -> None:
-    state.module_manager.shared[id(module)] = enabled
+    state.module_manager.shared[module] = enabled
 
 
 def set_tensor_parallelism(module: nn.Module, enabled: bool = True, **_: object) -> None:
@@ -85,7 +86,7 @@ def named_as_in_aws(module: nn.Module) -> nn.Module:
     These are the names in AWS's distributed transformers, which its samples use by default. The list is no submodule a
     second time: names of parameters stay.
     """
-    if any(state.module_manager.shared.get(id(found)) for found in module.modules()):
+    if any(state.module_manager.shared.get(found) for found in module.modules()):
         with suppress(ParallelConfigError):  # no list of blocks
             name = find_blocks(module).name
             owner = module.get_submodule(name.rpartition(".")[0])
@@ -109,7 +110,7 @@ def shared_plan(module: nn.Module) -> dict[str, str]:
     if own and not any(hasattr(getattr(one, "config", None), "model_type") for one in module.modules()):
         return own
     plan, shared = tensor_plan(module, degree), state.module_manager.shared
-    wanted = {path: style for path, style in plan.items() if shared.get(id(module.get_submodule(path)), False)}
+    wanted = {path: style for path, style in plan.items() if shared.get(module.get_submodule(path), False)}
     if wanted.keys() != plan.keys():
         raise ParallelConfigError(
             f"tensor_parallel_degree={degree} was set, but the script enables tensor parallelism for {len(wanted)} of the"
@@ -160,10 +161,16 @@ def set_activation_checkpointing(
         preserve_rng_state: Whether dropout is the same in both passes.
         pack_args_as_tuple: Without effect.
         strategy: How a ``Sequential`` is checkpointed: ``each`` child by itself; ``contiguous`` and ``group_N``: as one
-            module. Of a ``ModuleList``, which is never called itself, it is always each child.
+            module. It is always each child with partitions, which may split it, and of a ``ModuleList``, which is never
+            called itself.
+
+    Raises:
+        ParallelConfigError: If the strategy has another name.
 
     """
-    if isinstance(module, nn.ModuleList) or (isinstance(module, nn.Sequential) and strategy == "each"):
+    group_size(strategy, 1)
+    is_split = state.initialized and state.groups.degrees.pipeline > 1
+    if isinstance(module, nn.ModuleList) or (isinstance(module, nn.Sequential) and (is_split or strategy == "each")):
         for child in module:
             set_activation_checkpointing(child, preserve_rng_state)
         return
@@ -181,11 +188,20 @@ def assigned_ends(module: nn.Module, blocks: Blocks) -> tuple[int, ...] | None:
         blocks: Blocks between which it could be split.
 
     Raises:
-        ParallelConfigError: If the blocks' partitions do not ascend from the first to the last one.
+        ParallelConfigError: If the blocks' partitions do not ascend from the first to the last one, or if a module that
+            contains them is checkpointed, whose recomputation would need all partitions.
 
     """
     assert state.cfg is not None
     degrees = state.cfg.degrees
+    above = {name[:end] for name in blocks.names for end in range(len(name)) if not end or name[end] == "."}
+    for name in sorted(above if degrees.pipeline > 1 else ()):
+        run = vars(module.get_submodule(name)).get("forward")
+        if isinstance(run, functools.partial) and run.func is checkpoint.checkpoint:
+            raise ParallelConfigError(
+                f"smp.set_activation_checkpointing was called for {name or 'the model'}, which contains the partitions of"
+                f" {blocks.name}. HINT: call it for each of the blocks."
+            )
     if degrees.auto_partition:
         return None
     assigned = state.module_manager.assigned
@@ -193,7 +209,7 @@ def assigned_ends(module: nn.Module, blocks: Blocks) -> tuple[int, ...] | None:
     places = []
     for name in blocks.names:
         parents = [modules[".".join(name.split(".")[:length])] for length in range(len(name.split(".")), 0, -1)]
-        found = [assigned[id(parent)] for parent in [*parents, module] if id(parent) in assigned]
+        found = [assigned[parent] for parent in [*parents, module] if parent in assigned]
         places.append(found[0] if found else degrees.default_partition)
     starts = [places.index(stage) for stage in range(1, degrees.pipeline) if stage in places]
     ends = (*starts, len(places))

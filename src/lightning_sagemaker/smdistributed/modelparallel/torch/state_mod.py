@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
@@ -57,14 +58,14 @@ class ModuleManager:
 
     Attributes:
         translate_functions: Pairs that translate names of weights; none, as names are those of the user's model.
-        assigned: Module id -> the partition that the script has assigned it to.
-        shared: Module id -> whether the script enables tensor parallelism for it.
+        assigned: Module -> the partition that the script has assigned it to.
+        shared: Module -> whether the script enables tensor parallelism for it.
 
     """
 
     translate_functions: list[object] = field(default_factory=list)
-    assigned: dict[int, int] = field(default_factory=dict)
-    shared: dict[int, bool] = field(default_factory=dict)
+    assigned: WeakKeyDictionary[nn.Module, int] = field(default_factory=WeakKeyDictionary)
+    shared: WeakKeyDictionary[nn.Module, bool] = field(default_factory=WeakKeyDictionary)
 
 
 class State:

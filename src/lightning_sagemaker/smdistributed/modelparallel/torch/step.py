@@ -6,13 +6,14 @@ from __future__ import annotations
 import functools
 import inspect
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import UnionType
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import torch
 from torch import Tensor
 
-from lightning_sagemaker.parallel.containers import map_tensors
+from lightning_sagemaker.parallel.containers import like, map_tensors
 from lightning_sagemaker.parallel.microbatches import split
 from lightning_sagemaker.smdistributed.modelparallel.torch.joined import JoinedBatches
 from lightning_sagemaker.smdistributed.modelparallel.torch.state_mod import state
@@ -64,9 +65,24 @@ class _Step:
     ) -> None:
         functools.update_wrapper(self, function)
         self._function = function
+        self._signature = inspect.signature(function)
+        self._check("non_split_inputs", non_split_inputs, list | tuple | set | frozenset, "a list, such as ['mask']")
+        self._check("input_split_axes", input_split_axes, Mapping, "a dict, such as {'images': 1}")
         self._whole, self._axes = frozenset(non_split_inputs or ()), dict(input_split_axes or {})
         self._detach = detach_outputs
-        self._signature = inspect.signature(function)
+
+    def _check(self, option: str, given: Iterable[str] | None, kind: type | UnionType, form: str) -> None:
+        """Refuse names that are no arguments: they would be split after all, or along another axis."""
+        parameters = self._signature.parameters.values()
+        known = None if any(one.kind is one.VAR_KEYWORD for one in parameters) else {one.name for one in parameters}
+        if given and not isinstance(given, kind):
+            raise TypeError(f"@smp.step({option}={given!r}) was set. HINT: set {form}.")
+        unknown = [name for name in given or () if known is not None and name not in known]
+        if unknown:
+            raise ValueError(
+                f"@smp.step({option}={given!r}) names {', '.join(map(repr, unknown))}, but the arguments of"
+                f" {self._function.__name__} are {', '.join(one.name for one in parameters)}. HINT: correct the name."
+            )
 
     def __call__(self, *args: object, **kwargs: object) -> object:
         bound = self._signature.bind(*args, **kwargs)
@@ -104,7 +120,10 @@ class _Step:
     def _run(self, microbatches: Sequence[Mapping[str, object]]) -> list[object]:
         model = state.model
         if model is None:
-            return [self._call(microbatch) for microbatch in microbatches]
+            raise RuntimeError(
+                f"@smp.step ran {self._function.__name__}, but there is no smp.DistributedModel. HINT: wrap the model, and"
+                " call model.backward(loss) in the step."
+            )
         results: list[object] = model.run_step(self._call, microbatches)
         return results
 
@@ -115,7 +134,7 @@ def _is_shared() -> bool:
 
 
 def step(
-    function: Callable[..., object] | None = None,
+    function: Callable[..., object] | Sequence[str] | None = None,
     non_split_inputs: Sequence[str] = (),
     input_split_axes: Mapping[str, int] | None = None,
     detach_outputs: bool = True,
@@ -124,26 +143,34 @@ def step(
 
     Tensors among its arguments, also within lists, tuples, sets and mappings, are split into equal parts. The function
     calls the model and then ``model.backward(loss)``. Its results are returned on all ranks: tensors as
-    :class:`StepOutput`, mappings as dictionaries of them, everything else as a list with an entry for each microbatch.
+    :class:`StepOutput`, lists, tuples and mappings as the same kind of container, everything else as a list with an
+    entry for each microbatch.
 
     The first stage's tensors are used on all stages. On other stages than the last, the function is left after the
     stage's part of the model, so a script should rely on the returned results only.
 
     Args:
-        function: The step.
+        function: The step; in ``@smp.step(...)``, the first of the options, as AWS documents them.
         non_split_inputs: Names of arguments that are not split.
         input_split_axes: Name -> axis to split, if not the first.
         detach_outputs: Detach returned tensors.
 
+    Raises:
+        TypeError: If an option has the wrong type.
+        ValueError: If a name is not that of an argument.
+
     """
-    if function is None:
-        return functools.partial(
-            _Step,
-            non_split_inputs=non_split_inputs,
-            input_split_axes=input_split_axes,
-            detach_outputs=detach_outputs,
-        )
-    return _Step(function, non_split_inputs, input_split_axes, detach_outputs)
+    if callable(function):
+        return _Step(function, non_split_inputs, input_split_axes, detach_outputs)
+    if function is not None:
+        second = cast("Mapping[str, int] | None", non_split_inputs or None)
+        non_split_inputs, input_split_axes = function, input_split_axes or second
+    return functools.partial(
+        _Step,
+        non_split_inputs=non_split_inputs,
+        input_split_axes=input_split_axes,
+        detach_outputs=detach_outputs,
+    )
 
 
 def _of_first_stage(arguments: StateDict) -> StateDict:
@@ -180,8 +207,7 @@ def _combine(results: list[Any]) -> object:
     if isinstance(first, Tensor):
         return StepOutput(results)
     if isinstance(first, Mapping):
-        return {key: _combine([result[key] for result in results]) for key in first}
+        return like(first, {key: _combine([result[key] for result in results]) for key in first})
     if isinstance(first, list | tuple):
-        entries = [_combine(list(column)) for column in zip(*results, strict=True)]
-        return tuple(entries) if isinstance(first, tuple) else entries
+        return like(first, [_combine(list(column)) for column in zip(*results, strict=True)])
     return results

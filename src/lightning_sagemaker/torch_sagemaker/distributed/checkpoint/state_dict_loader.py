@@ -6,13 +6,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch.distributed.checkpoint as dcp
+from torch import Tensor
 from torch.distributed.checkpoint import DefaultLoadPlanner
 
+from lightning_sagemaker._compat.pytree import tree_map_only
+from lightning_sagemaker.torch_sagemaker.distributed.checkpoint.local_shards import as_saved
+from lightning_sagemaker.torch_sagemaker.distributed.checkpoint.state_dict_utils import LocalState
 from lightning_sagemaker.torch_sagemaker.distributed.checkpoint.storage import reader_for
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
     from torch.distributed.checkpoint import LoadPlanner, StorageReader
+    from torch.distributed.tensor import DTensor
 
     from lightning_sagemaker._types import PathLike, StateDict
 
@@ -43,10 +48,17 @@ def load(
         s3client_config: Without effect.
 
     """
+    replaced: dict[int, DTensor] = {}
+    content = as_saved(state_dict, process_group, replaced)
     dcp.load(
-        state_dict,
+        content,
         checkpoint_id=None if storage_reader is not None else checkpoint_id,
         storage_reader=reader_for(checkpoint_id, s3_region, storage_reader),
         planner=planner or DefaultLoadPlanner(allow_partial_load=not check_keys_matched),
         process_group=process_group,
     )
+    for name, part in state_dict.items():
+        if isinstance(part, LocalState):
+            part.apply()
+        else:
+            state_dict[name] = tree_map_only(Tensor, lambda value: replaced.get(id(value), value), content[name])

@@ -11,7 +11,9 @@ from torch import Tensor
 
 from lightning_sagemaker._compat.pytree import tree_map_only
 from lightning_sagemaker.torch_sagemaker.distributed.checkpoint.async_utils import AsyncCallsQueue
+from lightning_sagemaker.torch_sagemaker.distributed.checkpoint.local_shards import as_saved
 from lightning_sagemaker.torch_sagemaker.distributed.checkpoint.storage import writer_for
+from lightning_sagemaker.torch_sagemaker.state_handler import state
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 
 
 _QUEUE = AsyncCallsQueue()
-_groups: dict[ProcessGroup | None, ProcessGroup] = {}
+_groups: dict[tuple[ProcessGroup | None, tuple[int, ...]], ProcessGroup] = {}
 
 
 class PyTorchDistSaveShardedStrategy:
@@ -54,8 +56,9 @@ def async_save(
         checkpoint_id: Folder, or ``s3://`` URI.
         storage_writer: Writer to use instead of ``checkpoint_id``.
         planner: Save planner of torch.
-        process_group: Without effect: a separate gloo group of all processes is used.
-        coordinator_rank: Without effect.
+        process_group: Group of the processes that write this checkpoint, and that call; all by default. They use a gloo
+            group of their own.
+        coordinator_rank: Without effect: it is the first of the group.
         queue: Queue of checkpoints being written; default: that of the process.
         sharded_strategy: Without effect.
         wait_error_handling: Without effect: errors are raised when the queue is finalized.
@@ -67,11 +70,11 @@ def async_save(
     queue = _QUEUE if queue is None else queue
     queue.maybe_finalize_async_calls(blocking=True)
     future = dcp.async_save(
-        _copy_of_cpu_tensors(state_dict),
+        _copy_of_cpu_tensors(as_saved(state_dict, process_group)),
         checkpoint_id=None if storage_writer is not None else checkpoint_id,
         storage_writer=writer_for(checkpoint_id, s3_region, storage_writer),
         planner=planner,
-        process_group=_cpu_group(),
+        process_group=_cpu_group(process_group),
     )
     queue.schedule(cast("Future[object]", future))
 
@@ -111,10 +114,18 @@ def _copy_on_cpu(tensor: Tensor) -> Tensor:
     return tensor.detach().clone() if tensor.device.type == "cpu" else tensor
 
 
-def _cpu_group() -> ProcessGroup:
-    """A gloo group of all processes, so that a checkpoint's collectives do not mix with those of training."""
+def _cpu_group(given: ProcessGroup | None) -> ProcessGroup:
+    """A gloo group of the same processes, so that a checkpoint's collectives do not mix with those of training.
+
+    Those of shards and of replicas exist since ``tsm.init()``: the other processes may not take part in the checkpoint.
+    """
     world = dist.group.WORLD
-    if world not in _groups:
-        _groups.clear()
-        _groups[world] = dist.new_group(backend="gloo")
-    return _groups[world]
+    ranks = tuple(dist.get_process_group_ranks(world if given is None else given))
+    if ranks in state.cpu_groups:
+        return state.cpu_groups[ranks]
+    for key in [key for key in _groups if key[0] is not world]:
+        del _groups[key]
+    if (world, ranks) not in _groups:
+        is_part = len(ranks) < dist.get_world_size()
+        _groups[world, ranks] = dist.new_group(list(ranks), backend="gloo", use_local_synchronization=is_part)
+    return _groups[world, ranks]

@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from enum import Enum
 from typing import TYPE_CHECKING
 
 import torch
 from torch.distributed.checkpoint.state_dict import _init_optim_state
 from torch.distributed.fsdp import FullyShardedDataParallel, OptimStateDictConfig, StateDictConfig, StateDictType
+from torch.distributed.tensor import DTensor
 
 if TYPE_CHECKING:
     from torch import nn
@@ -21,13 +23,35 @@ class SMStateDictType(Enum):
     SM_LOCAL_STATE_DICT = "sm_local"
 
 
+class LocalState(dict[str, object]):
+    """A model's state of AWS's local type: what is loaded into it, the model has.
+
+    Args:
+        model: Model wrapped in FSDP.
+        content: Its sharded state.
+
+    """
+
+    def __init__(self, model: nn.Module, content: Mapping[str, object]) -> None:
+        super().__init__(content)
+        self._model = model
+
+    def apply(self) -> None:
+        """Load it into the model, of whose parameters it has copies. Collective."""
+        with FullyShardedDataParallel.state_dict_type(self._model, StateDictType.SHARDED_STATE_DICT):
+            self._model.load_state_dict(dict(self))
+
+
+@contextmanager
 def sm_state_dict_type(
     model: nn.Module,
     state_dict_type: StateDictType | SMStateDictType,
     state_dict_config: StateDictConfig | None = None,
     optim_state_dict_config: OptimStateDictConfig | None = None,
-) -> AbstractContextManager[object]:
+) -> Iterator[None]:
     """FSDP's ``state_dict_type``; AWS's local type is the sharded one here, which any number of processes can load.
+
+    As AWS's, it refers to the parameters: ``load`` into it changes the model.
 
     Args:
         model: Model wrapped in FSDP.
@@ -36,12 +60,21 @@ def sm_state_dict_type(
         optim_state_dict_config: FSDP's configuration of the optimizer's state dict.
 
     """
+    is_local = isinstance(state_dict_type, SMStateDictType)
     if isinstance(state_dict_type, SMStateDictType):
         state_dict_type = StateDictType.SHARDED_STATE_DICT
-    context: AbstractContextManager[object] = FullyShardedDataParallel.state_dict_type(
-        model, state_dict_type, state_dict_config, optim_state_dict_config
-    )
-    return context
+    with FullyShardedDataParallel.state_dict_type(model, state_dict_type, state_dict_config, optim_state_dict_config):
+        if not is_local:
+            yield
+            return
+        before, sharded_state = vars(model).get("state_dict"), model.state_dict
+        vars(model)["state_dict"] = lambda *args, **options: LocalState(model, sharded_state(*args, **options))
+        try:
+            yield
+        finally:
+            del vars(model)["state_dict"]
+            if before is not None:
+                vars(model)["state_dict"] = before
 
 
 def init_optim_state(optimizer: torch.optim.Optimizer, skip_empty_param: bool = True) -> None:
@@ -49,7 +82,14 @@ def init_optim_state(optimizer: torch.optim.Optimizer, skip_empty_param: bool = 
 
     Args:
         optimizer: Optimizer whose parameters have no gradients.
-        skip_empty_param: Without effect: parameters without elements on this process get an empty state.
+        skip_empty_param: Whether parameters without elements on this process get no state, as in training.
 
     """
     _init_optim_state(optimizer)
+    if skip_empty_param:
+        for parameter in [parameter for parameter in optimizer.state if not _local(parameter).numel()]:
+            del optimizer.state[parameter]
+
+
+def _local(parameter: torch.Tensor) -> torch.Tensor:
+    return parameter.to_local() if isinstance(parameter, DTensor) else parameter

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
 from typing import TYPE_CHECKING
 
@@ -50,10 +51,14 @@ class DistributedDataParallel(torch.nn.parallel.DistributedDataParallel):
             stacklevel=2,
         )
         check_group(process_group)
-        super().__init__(
+        make = functools.partial(
+            super().__init__,
             module,
             device_ids=device_ids or None,
             output_device=output_device,
-            broadcast_buffers=broadcast_buffers,
             bucket_cap_mb=_BUCKET_CAP_MB if bucket_cap_mb is None else bucket_cap_mb,
         )
+        if broadcast_buffers:  # the default; naming it is deprecated in torch 2.13
+            make()
+        else:
+            make(broadcast_buffers=False)
