@@ -18,7 +18,7 @@ from lightning_sagemaker.callbacks.fabric_state import FabricState
 from lightning_sagemaker.callbacks.interruption import Interrupted
 from lightning_sagemaker.callbacks.signals import StopSignals
 from lightning_sagemaker.collectives.async_max import AsyncMaxReduce
-from lightning_sagemaker.collectives.pace import Pace, ask
+from lightning_sagemaker.collectives.pace import Pace, exchange
 from lightning_sagemaker.data.position import Watch
 from lightning_sagemaker.data.tracked import release, watch
 from lightning_sagemaker.data.workers import STOP_SIGNALS
@@ -129,17 +129,17 @@ class InterruptibleLoop:
         try:
             self.epoch, self.batch, self.step = self._state.load()
             self._saved_at = time.monotonic()
-            self._training.begin(self.step)
+            self._training.start(self.step)
             for number in itertools.count(self.epoch) if count is None else range(self.epoch, count):
                 self.epoch = number
                 yield number
                 self._state.end_epoch()
                 self.batch = 0
-                self._hear(self._votes.read())
+                self._hear(self._votes.wait())
                 if self._stops:
                     self.epoch += 1
                     self._stop()
-                self._training.asked(self.step, 1, waits=True)  # whoever was elsewhere for long is asked soon
+                self._training.schedule(self.step, 1, waits=True)  # whoever was elsewhere for long is asked soon
             self._state.complete()
         finally:
             self._release()
@@ -191,18 +191,18 @@ class InterruptibleLoop:
                 " data."
             )
         self._training.pause()
-        self._hear(self._votes.read())
-        self._votes.ask([-len(loader) if isinstance(loader, Sized) else 0])
-        fewest = -int((self._votes.read() or [0.0])[0])
-        self._votes.ask([float(not self._state.weights.can_go_back())])
-        lacks = any(self._votes.read() or [0.0])
+        self._hear(self._votes.wait())
+        self._votes.start([-len(loader) if isinstance(loader, Sized) else 0])
+        fewest = -int((self._votes.wait() or [0.0])[0])
+        self._votes.start([float(not self._state.weights.can_go_back())])
+        lacks = any(self._votes.wait() or [0.0])
         if lacks and not self._has_said:
             self._has_said = True
             rank_zero_info(
                 "The weights of an evaluation are not those of the training, of which there is no copy: a stop waits for its"
                 " end. There will be one for the next evaluation, unless they are sharded."
             )
-        self._evaluation.begin(0)
+        self._evaluation.start(0)
         try:
             for number, batch in enumerate(loader, 1):
                 yield batch
@@ -212,8 +212,8 @@ class InterruptibleLoop:
                     self._state.go_back()
                     self._stop()
         finally:
-            self._hear(self._votes.read())
-            self._training.go_on()
+            self._hear(self._votes.wait())
+            self._training.resume()
 
     def collective(self, operation: Callable[[], T]) -> T | None:
         """Call what is repeated as a whole if a rank is lost: an evaluation and the collectives on its result.
@@ -253,7 +253,7 @@ class InterruptibleLoop:
         self._signals.is_alive()
         if pace.is_due(count):
             is_due = pace is self._training and self._is_first and time.monotonic() - self._saved_at >= self._interval
-            self._hear(ask(self._votes, pace, count, [self._signals.arrived is not None, is_due]))
+            self._hear(exchange(self._votes, pace, count, [self._signals.arrived is not None, is_due]))
 
     def _hear(self, known: list[float] | None) -> None:
         if known is not None and len(known) > _SAVE:

@@ -24,7 +24,7 @@ from lightning_sagemaker.callbacks.shared_folder import without_old_ones
 from lightning_sagemaker.callbacks.signals import StopSignals
 from lightning_sagemaker.collectives.agreement import of_all
 from lightning_sagemaker.collectives.async_max import AsyncMaxReduce
-from lightning_sagemaker.collectives.pace import Pace, ask
+from lightning_sagemaker.collectives.pace import Pace, exchange
 from lightning_sagemaker.data.workers import STOP_SIGNALS
 
 if TYPE_CHECKING:
@@ -140,12 +140,12 @@ class SpotInterruption(AsMade, Callback):
         """Start the timer."""
         self._step, self._batches = trainer.global_step, 0
         self._stops = self._saves = False
-        self._training.begin(0)
+        self._training.start(0)
         self._saved_at = time.monotonic()
 
     def begin_again(self, trainer: Trainer) -> None:
         """The ranks have changed: drop pending requests, and count with the current ranks."""
-        self._votes.forget()
+        self._votes.discard()
         self.on_train_start(trainer, trainer.lightning_module)
 
     def on_train_batch_start(self, trainer: Trainer, *_: object) -> None:
@@ -170,7 +170,7 @@ class SpotInterruption(AsMade, Callback):
             return
         is_due = trainer.training and trainer.is_global_zero and time.monotonic() - self._saved_at >= self._interval
         is_long = pace.batch_seconds(count) * trainer.accumulate_grad_batches > _STEP_SECONDS
-        known = ask(self._votes, pace, count, [self._signals.arrived is not None, is_due, is_long])
+        known = exchange(self._votes, pace, count, [self._signals.arrived is not None, is_due, is_long])
         self._hear(known)
         if trainer.training:
             self._resume(trainer).steps_are_long = bool(known[_LONG])
@@ -185,13 +185,13 @@ class SpotInterruption(AsMade, Callback):
         Between two loaders Lightning reduces what was logged.
         """
         self._training.pause()
-        self._hear(self._votes.read())  # what was asked in training
+        self._hear(self._votes.wait())  # what was asked in training
         self._signals.leave_by(None)
-        self._votes.ask([-count if math.isfinite(count) else 0 for count in batches or [0]])
-        found = self._votes.read()
+        self._votes.start([-count if math.isfinite(count) else 0 for count in batches or [0]])
+        found = self._votes.wait()
         assert found is not None
         self._evaluated, self._fewest = 0, [-count for count in found]
-        self._evaluation.begin(0)
+        self._evaluation.start(0)
         if self._stops:
             self._stop(trainer)
 
@@ -227,8 +227,8 @@ class SpotInterruption(AsMade, Callback):
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Count training's batches again."""
         if not trainer.sanity_checking:
-            self._hear(self._votes.read())  # what was asked and not yet needed
-            self._training.go_on()
+            self._hear(self._votes.wait())  # what was asked and not yet needed
+            self._training.resume()
 
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Ranks count their batches."""

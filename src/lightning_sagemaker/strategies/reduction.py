@@ -63,7 +63,7 @@ class _WithOptions(Host):
         **kwargs: Any,
     ) -> None:
         self._reduction = ReductionOptions(gradient_reduction, gradient_compression, powersgd_rank, powersgd_start)
-        self._reduction.check_beside(kwargs)
+        self._reduction.check_other_arguments(kwargs)
         self._groups: Groups | None = None
         self._engine: Engine | None = None
         self._before: Checkpoint = {}
@@ -89,7 +89,7 @@ class _WithOptions(Host):
             self._groups = Groups(Topology.of(of_all(self.node_rank, self.world_size)), backend, self._timeout)
         size = sum(parameter.nbytes for parameter in _trained(model))
         self._engine = Engine(self._reduction, self._groups, self.root_device, size, self._before)
-        rank_zero_info(f"Gradient reduction: {self._engine.plan.words}. {self._engine.reason}")
+        rank_zero_info(f"Gradient reduction: {self._engine.plan.description}. {self._engine.reason}")
         if self._engine.reducer is not None:
             attach(model, self._engine.reducer)
         return model
