@@ -206,7 +206,7 @@ class SMPStrategy(ReplicaBatches, DelayedModel, PipelineCheckpoints, ParallelLay
         with recorded(module, records), noting_reads(batch, parts, self.groups, use) as reads:
             pairs = list(zip(parts, weights, strict=True))
             results = pipeline.engine.run(step, pairs, loss_of, self._reduction, "training_step")
-            reads.look_into([results, list(records)])
+            reads.record_result([results, list(records)])
         self._found = [parameter.grad for parameter in pipeline.parameters]
         for parameter, gradient in zip(pipeline.parameters, kept, strict=True):
             parameter.grad = gradient
@@ -299,13 +299,13 @@ class SMPStrategy(ReplicaBatches, DelayedModel, PipelineCheckpoints, ParallelLay
         if pipeline.stages.has_outer:
             with noting_reads(batch, parts, self.groups, use) as reads:
                 results = pipeline.engine.run_everywhere(step, parts, name)
-                reads.look_into(results)
+                reads.record_result(results)
             return merge(results)
         records = Records()  # the other stages cannot run the rest of the step
         assert module is not None
         with torch.no_grad(), recorded(module, records), noting_reads(batch, parts, self.groups, use) as reads:
             results = pipeline.engine.run(step, parts, kind=name)
-            reads.look_into([results, list(records)])
+            reads.record_result([results, list(records)])
         shared = share_results([results, list(records)], self.groups)
         replay(module, [Record(*record) for record in moved_to(shared[1], self.root_device)])
         return moved_to(merge(shared[0]), self.root_device)
