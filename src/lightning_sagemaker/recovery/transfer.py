@@ -35,7 +35,7 @@ def take(source: int, device: torch.device) -> Any:
     """Receive what :func:`give` sends.
 
     Args:
-        source: Rank of the default group that sends.
+        source: Sending rank of the default group.
         device: Device for tensors that are on an accelerator at the source.
 
     """
@@ -43,7 +43,7 @@ def take(source: int, device: torch.device) -> Any:
     dist.recv(size, source)
     head = torch.empty(int(size), dtype=torch.uint8)
     dist.recv(head, source)
-    # As torch's own all_gather_object: from a rank of this job, and the module's own objects may be in it.
+    # Unpickles as torch's all_gather_object does: the sender is a rank of this job, and the state may hold any objects.
     skeleton = torch.load(io.BytesIO(head.numpy().tobytes()), weights_only=False)
     return _filled(skeleton, source, device)
 
