@@ -15,14 +15,14 @@ from lightning_sagemaker.errors import LaunchError
 _COMPARED = ("processor", "cores", "torch", "lightning", "transformers", "instance_type")
 _MACHINE = ("processor", "cores", "instance_type")
 _WORTH = 1.10
-"""Gain from which on a possible speedup is mentioned."""
+"""Minimum possible speedup that is reported."""
 _WILD = 1.5
-"""Ratio of an interval's ends from which on a measurement is unusable."""
+"""Ratio of an interval's ends above which a measurement is unusable."""
 _LARGE = 0.10
-"""Share of a step from which on a part is mentioned."""
+"""Minimum share of a step for a part to be reported."""
 _LIMITS = {"data": "waiting for data", "communication": "communication not overlapped with computation"}
 _BUSY = 0.5
-"""Load per core from which on the figures are unreliable."""
+"""Load per core above which the figures are unreliable."""
 
 
 @dataclass(frozen=True)
