@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the gradients of a data parallel strategy are reduced, for the Trainer and Fabric."""
+"""Configures how the gradients of a data parallel strategy are reduced, for the Trainer and Fabric."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ else:
 
 OPTIONS = ("gradient_reduction", "gradient_compression", "powersgd_rank", "powersgd_start")
 KEY = "gradient_reduction"
-"""Of a checkpoint."""
+"""Key in a checkpoint."""
 
 
 M = TypeVar("M", bound=nn.Module)
@@ -43,13 +43,13 @@ class _WithOptions(Host):
     Args:
         gradient_reduction: ``"flat"``: DDP's own all-reduce; ``"hierarchical"``: within hosts, between hosts, within
             hosts; ``"auto"``: the fastest in a measurement of about two seconds.
-        gradient_compression: Compression: ``"bf16"``, ``"fp16"``, or low-rank matrices (``"powersgd"``).
-        powersgd_rank: Rank of these matrices; 4 if None.
+        gradient_compression: ``"bf16"``, ``"fp16"``, or low-rank matrices (``"powersgd"``); None for no compression.
+        powersgd_rank: Rank of PowerSGD's matrices; 4 if None.
         powersgd_start: Exact optimizer steps before PowerSGD starts; 1000 if None.
-        **kwargs: Those of the strategy.
+        **kwargs: Arguments of the strategy.
 
     Raises:
-        MisconfigurationException: If they contradict each other, or the strategy's other arguments.
+        MisconfigurationException: If these options contradict each other, or the strategy's other arguments.
 
     """
 
@@ -70,7 +70,7 @@ class _WithOptions(Host):
         super().__init__(*args, **kwargs)
 
     def setup_environment(self) -> None:
-        """Called in each process before it does anything; makes the process group.
+        """Called first in each process; creates the process group.
 
         Raises:
             MisconfigurationException: If gradients of this precision cannot be compressed this way.
@@ -96,7 +96,7 @@ class _WithOptions(Host):
 
 
 class ReducedGradients(_WithOptions, TrainerHost):
-    """For the Trainer; a checkpoint has the selected algorithm, and PowerSGD's error buffers."""
+    """For the Trainer; checkpoints contain the selected algorithm, and PowerSGD's error buffers."""
 
     def _setup_model(self, model: nn.Module) -> DistributedDataParallel:
         wrapped = self._reduced(super()._setup_model(model))
@@ -111,7 +111,7 @@ class ReducedGradients(_WithOptions, TrainerHost):
 
     def save_checkpoint(self, checkpoint: Checkpoint, *args: Any, **kwargs: Any) -> None:
         """Write a checkpoint; called on all processes."""
-        if self._engine is not None and checkpoint.get("optimizer_states"):  # one of the weights alone resumes nothing
+        if self._engine is not None and checkpoint.get("optimizer_states"):  # not in a checkpoint of weights only
             checkpoint[KEY] = self._engine.as_dict()
             if isinstance(self._engine.reducer, LowRankReducer):
                 assert self.model is not None
@@ -129,15 +129,15 @@ class FabricReducedGradients(_WithOptions, FabricHost):
     """Fabric's."""
 
     def setup_module(self, module: nn.Module) -> DistributedDataParallel:
-        """The module in its wrapper."""
+        """Wrap the module."""
         return self._reduced(super().setup_module(module))
 
 
-def refuse_beside_recovery(arguments: dict[str, object]) -> None:
-    """Refuse the options for a strategy that recovers in the job, whose process groups are recreated.
+def refuse_with_recovery(arguments: dict[str, object]) -> None:
+    """Raise if options are set for a strategy that recovers in the job, whose process groups are recreated.
 
     Args:
-        arguments: As given; the options are removed.
+        arguments: Arguments of the strategy; the options are removed.
 
     Raises:
         MisconfigurationException: If one differs from its default.
