@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """``torch.distributed.monitored_barrier`` for process groups that hold gloo under another name.
 
-torch asks for the name of the backend, and refuses every other than gloo's; no group can answer for itself.
+torch checks the name of the backend, and refuses every other than gloo's; a group cannot override this.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _KINDS: set[type[dist.ProcessGroup]] = set()
 
 
 def take_over(kind: type[dist.ProcessGroup]) -> None:
-    """Let groups of a class, too, wait by their gloo. Idempotent.
+    """Make ``monitored_barrier`` use the gloo group within groups of a class. Idempotent.
 
     Args:
-        kind: Class of process groups with an attribute ``gloo``, torch's.
+        kind: Class of process groups with an attribute ``gloo``, torch's own group.
 
     """
     _KINDS.add(kind)
