@@ -19,10 +19,10 @@ _NAME = (
     r"secret|token|passw|passphrase|[_-]pwd|api_?key|access_?key|account_?key|private|credential|auth_?key|signing_?key"
 )
 TELLING_NAME = re.compile(_NAME, re.IGNORECASE)
-"""In the name of a variable or setting whose value is a secret."""
+"""Matches names of variables or settings whose values are secrets."""
 
 _SHORTEST = 6
-"""Shorter values of secret variables are words that occur by chance."""
+"""Minimum length of a secret variable's value: shorter ones occur in texts by chance."""
 
 _PREFIXES = (
     "A3T|AAAA|ABSK|AGE-SECRET-KEY-1|AIza|AKCp|AKIA|ASIA|ABIA|ACCA|AQVN|ATATT|ATCTT|BBDC-|CCIPAT_|EAA[A-Z]|EXO|EZ[AT]K|"
@@ -34,7 +34,7 @@ _PREFIXES = (
     "figd_|glsa_|llx-|ntn_\\d|ops_eyJ|sntrys_|sq0[a-z]{3}-|tskey-|waka_|xapp-\\d|"
     "dvc_server_|(?:rk|sk)_(?:test|live|prod|car)_|xox[a-z]-|pscale_|cog_|hv[bs]\\.|sk-ant-|sk-proj-|nvapi-|gsk_|csk-|pplx-|tgp_v1_|gh[opsur]_|github_pat_"
 )
-"""How tokens of providers begin that have no separator there, or few digits (published formats, November 2026)."""
+"""Prefixes of providers' tokens without a separator, or with few digits (published formats, November 2026)."""
 
 _UUID = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 
@@ -76,7 +76,7 @@ _KNOWN = tuple(
         ("provider's token", rf"(?<![\w/+.-])(?:{_PREFIXES})[\w~+/=!|:.-]{{12,}}"),
     )
 )  # fmt: skip
-"""Patterns that are a secret whatever their name is."""
+"""Patterns of secrets, whatever the variable's name is."""
 
 _ASSIGNED = re.compile(
     r"(?P<name>[A-Za-z][\w.-]{0,60})(?:\\?['\"])?[ \t]{0,4}(?::=|=>|=|:)[ \t]{0,4}"
