@@ -53,7 +53,7 @@ def test_a_copy_has_its_class_s_own_method(copied):
         found.number = 5
         assert found.add(1) == 6
     assert copied(waits).said
-    taken.give_back()
+    taken.restore()
     assert owner.add(1) == copied(owner).add(1) == 4
     assert vars(owner) == {"number": 3, "items": [1]}
 
@@ -63,4 +63,4 @@ def test_what_a_copy_has_besides_attributes_stays(copied):
     taken, owner = TakenOver(), List([1, 2])
     taken.take(owner, "add", lambda add: lambda more: -add(more))
     assert (copied(owner), copied(owner).add(1)) == ([1, 2], 3)
-    taken.give_back()
+    taken.restore()

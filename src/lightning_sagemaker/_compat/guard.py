@@ -96,7 +96,7 @@ class TakenOver:
             copyreg.pickle(type(owner), _without_replacements)  # type: ignore[arg-type]
         self._taken.append((owner, name))
 
-    def give_back(self) -> None:
+    def restore(self) -> None:
         """Restore the methods."""
         for owner, name in reversed(self._taken):
             vars(owner).pop(name, None)

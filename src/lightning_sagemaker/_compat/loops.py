@@ -169,7 +169,7 @@ class LoopEvents:
         """Release one user's claim; the last release restores the methods."""
         self._users -= 1
         if self._users <= 0:
-            self._taken.give_back()
+            self._taken.restore()
             vars(self.trainer).pop(EVENTS, None)
 
     def _after_load(self, load: Callable[[], None], listeners: list[Callable[[], None]]) -> Callable[[], None]:

@@ -43,15 +43,15 @@ def take_over(kind: type[dist.ProcessGroup]) -> None:
     def monitored_barrier(
         group: ProcessGroup | None = None, timeout: timedelta | float | None = None, wait_all_ranks: bool = False
     ) -> None:
-        asked = dist.group.WORLD if group is None else group
-        if not isinstance(asked, tuple(_KINDS)):
+        checked = dist.group.WORLD if group is None else group
+        if not isinstance(checked, tuple(_KINDS)):
             original(group, timeout, wait_all_ranks)
             return
         if timeout is None:
             timeout = distributed_c10d.default_pg_timeout
         elif not isinstance(timeout, timedelta):
             timeout = timedelta(seconds=timeout)
-        asked.gloo.monitored_barrier(timeout, wait_all_ranks)  # type: ignore[union-attr]
+        checked.gloo.monitored_barrier(timeout, wait_all_ranks)  # type: ignore[union-attr]
 
     vars(monitored_barrier)[_MARK] = True
     for module in (distributed_c10d, dist):

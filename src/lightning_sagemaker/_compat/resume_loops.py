@@ -36,7 +36,7 @@ def reopen_epoch(trainer: Trainer) -> bool:
     return True
 
 
-def go_on(
+def resume_fit(
     trainer: Trainer,
     phase: Phase,
     prepare: Callable[[DataFetcher | None], None],

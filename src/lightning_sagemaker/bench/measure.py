@@ -134,9 +134,9 @@ def window_rates(lines: Sequence[tuple[float, str]], global_batch: int) -> list[
 
     """
     logged = [(at, found) for at, text in lines if (found := _metrics(text))]
-    said = [found["samples_per_second"] for _, found in logged if found.get("samples_per_second", 0) > 0]
-    if said:
-        return said
+    rates = [found["samples_per_second"] for _, found in logged if found.get("samples_per_second", 0) > 0]
+    if rates:
+        return rates
     steps = [(at, found["step"]) for at, found in logged]
     return [
         (step - before) * global_batch / (at - earlier)

@@ -99,7 +99,7 @@ class NativeBackedGroup(ProcessGroup):
         self.gloo = backends["cpu"]
         default = backends.get("cuda", self.gloo)
         self.native = _make_native_group(store, rank, size, timeout, default)
-        if hasattr(self, "_set_default_backend"):  # torch 2.15's flight recorder asks it for the group's name
+        if hasattr(self, "_set_default_backend"):  # torch 2.15's flight recorder reads the group's name
             self._set_default_backend(_backend_type(default))
         for group in (self.native, self):  # also in ``self``, for collectives that torch does not look up in Python
             for device, backend in backends.items():
@@ -190,8 +190,8 @@ for _name, _method in TRAMPOLINED.items():
 
 def reduces_by(opts: AllreduceOptions, operation: object) -> bool:
     """Whether an all-reduce uses ``operation``, whose members torch annotates with another type."""
-    asked: object = opts.reduceOp
-    return asked == operation
+    used: object = opts.reduceOp
+    return used == operation
 
 
 def allreduce_arguments(

@@ -7,7 +7,7 @@ import ctypes
 import sys
 
 
-def give_back() -> None:
+def trim_heap() -> None:
     """Make glibc return freed memory to the kernel, also from within its heap; does nothing with other C libraries.
 
     Once a large tensor was freed, glibc allocates others of its size from the heap, where freed memory lies between tensors

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from lightning_sagemaker.parallel.allocator import give_back
+from lightning_sagemaker.parallel.allocator import trim_heap
 from lightning_sagemaker.parallel.initializers import initial_values
 from lightning_sagemaker.parallel.tape import Tape
 
@@ -44,7 +44,7 @@ def delayed_parameters() -> Iterator[None]:
             if type(found) is nn.Parameter and not found.is_meta and tape.knows(found):
                 _delay(found, functools.partial(tape.value, tape.ref(found)))
         tape.fill_all()
-        give_back()
+        trim_heap()
 
 
 def is_delayed(module: nn.Module) -> bool:
@@ -139,7 +139,7 @@ def materialize(root: nn.Module, wanted: Callable[[str], bool] = lambda _: True)
     for name, parameter in root.named_parameters():
         if parameter.is_meta and wanted(name):
             _swap(parameter, value_of(parameter))
-    give_back()
+    trim_heap()
 
 
 def free(parameter: nn.Parameter) -> None:

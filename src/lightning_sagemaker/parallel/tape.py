@@ -22,7 +22,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lightning_sagemaker._compat import pytree
-from lightning_sagemaker.parallel.allocator import give_back
+from lightning_sagemaker.parallel.allocator import trim_heap
 
 _SMALL = 64 * 2**10
 """Bytes below which a storage stays in memory."""
@@ -183,7 +183,7 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._in_use.move_to_end(key)
         excess = sum(self._in_use.values()) - _IN_USE
         if excess > 0 and self._freed > _IN_USE:
-            give_back()
+            trim_heap()
             self._freed = 0
         while excess > 0 and next(iter(self._in_use)) not in used:
             key, size = self._in_use.popitem(last=False)

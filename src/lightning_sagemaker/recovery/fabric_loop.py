@@ -246,7 +246,7 @@ class InJobLoop(InterruptibleLoop):
             if self.within:  # otherwise no end of a pass would undo this
                 self.collectives.stay_apart()
             return False
-        self._hear(self.steps.flags)
+        self._act_on(self.steps.flags)
         return True
 
     # Quorums

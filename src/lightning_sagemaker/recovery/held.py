@@ -134,7 +134,7 @@ class HeldState:
             if getattr(callback, _COUNTER, False):  # a file that is saved again must not get a new version
                 callback._enable_version_counter = False
                 self._counting.append(callback)
-        self.fit_state.go_on_from(cast(FitEntry, {**held, "again": self._call_hooks}))
+        self.fit_state.resume_from(cast(FitEntry, {**held, "again": self._call_hooks}))
 
     def request_loaders(self) -> None:
         """Create the loaders that the rank had whose state was taken over. Not collective."""

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from lightning_sagemaker.recovery import wire
 from lightning_sagemaker.recovery.coordinator_client import RecoveryError
 from lightning_sagemaker.recovery.job_rank import JobRank
-from lightning_sagemaker.recovery.transfer import give, take
+from lightning_sagemaker.recovery.transfer import receive, send
 from lightning_sagemaker.recovery.wire import End, Reply
 
 _log = logging.getLogger(__name__)
@@ -220,9 +220,9 @@ class Regroup(Generic[S]):
         device: torch.device,
     ) -> None:
         if self._rank.number == source:
-            give(state(), order.index(rank))
+            send(state(), order.index(rank))
         elif self._rank.number == rank:
-            take_over(take(order.index(source), device))
+            take_over(receive(order.index(source), device))
 
 
 def end_of_job(end: End, world_size: int, path: object) -> RecoveryError:

@@ -17,7 +17,7 @@ class _Place:
         self.shape, self.dtype, self.device = tuple(tensor.shape), tensor.dtype, tensor.device.type
 
 
-def give(state: Any, to: int) -> None:
+def send(state: Any, to: int) -> None:
     """Send ``state``, of plain containers and tensors, to a rank of the default group."""
     tensors: list[torch.Tensor] = []
     skeleton = _replaced(state, tensors)
@@ -31,8 +31,8 @@ def give(state: Any, to: int) -> None:
             dist.send(tensor.detach().contiguous(), to)
 
 
-def take(source: int, device: torch.device) -> Any:
-    """Receive what :func:`give` sends.
+def receive(source: int, device: torch.device) -> Any:
+    """Receive a state that :func:`send` sends.
 
     Args:
         source: Sending rank of the default group.

@@ -110,7 +110,7 @@ class PipelineCheckpoints(ShardedCheckpoints, Host):
 
     def _restore_functions(self) -> None:
         if self._script_gradients is not None:
-            self._script_gradients.give_back()
+            self._script_gradients.restore()
             self._script_gradients = None
 
     def on_exception(self, exception: BaseException) -> None:

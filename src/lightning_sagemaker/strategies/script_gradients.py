@@ -56,7 +56,7 @@ class ScriptGradients:
                 self._replaced.append((place, name, function))
                 setattr(place, name, by)
 
-    def give_back(self) -> None:
+    def restore(self) -> None:
         """Restore the functions."""
         for place, name, function in self._replaced:
             setattr(place, name, function)

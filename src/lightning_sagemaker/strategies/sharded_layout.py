@@ -122,22 +122,22 @@ def with_tensor_size(degrees: ParallelDegrees, size: int | str) -> ParallelDegre
     return dataclasses.replace(degrees, tensor=size)
 
 
-def check_replicas(degrees: ParallelDegrees, world_size: int, asked: int | str) -> int:
+def check_replicas(degrees: ParallelDegrees, world_size: int, requested: int | str) -> int:
     """Check and return the number of replicas.
 
     Args:
         degrees: SageMaker's degrees.
         world_size: Number of processes.
-        asked: Lightning's ``data_parallel_size``.
+        requested: Lightning's ``data_parallel_size``.
 
     Raises:
         ParallelConfigError: If ``data_parallel_size`` does not match the number of processes.
 
     """
     replicas = degrees.replicas(world_size)
-    if asked not in (_AUTO, replicas):
+    if requested not in (_AUTO, replicas):
         raise ParallelConfigError(
-            f"data_parallel_size={asked!r} was set, but {world_size} processes with a tensor parallel degree of"
+            f"data_parallel_size={requested!r} was set, but {world_size} processes with a tensor parallel degree of"
             f" {degrees.tensor} are {replicas} replicas. HINT: leave it out, or set data_parallel_size={replicas}."
         )
     return replicas
