@@ -11,7 +11,7 @@ import pytest
 import torch.distributed as dist
 
 from lightning_sagemaker.recovery import wire
-from lightning_sagemaker.recovery.regroup import StateLost, Parts, RanksChanged, is_loss, restart_after_losses
+from lightning_sagemaker.recovery.regroup import Parts, RanksChanged, StateLost, is_loss, restart_after_losses
 
 NOTHING = Parts(2, dict, lambda _: None)
 

@@ -248,7 +248,7 @@ class BackgroundSave:
             own.append(part.write(self._plan.own, planner))
         finally:
             others = self._collect_results(task.messages)  # before removing a folder in which they write
-        if failures := [results for results in others if isinstance(results, str)]:
+        if failures := [one for one in others if isinstance(one, str)]:
             raise Refusal("; ".join(failures))
         results, sums = zip(*own, *others, strict=True)
         assert self._plan.metadata is not None  # set on this process, which coordinates
