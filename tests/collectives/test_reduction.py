@@ -85,8 +85,8 @@ def test_ranks_of_hosts():
     assert "one host" in Topology.of([0, 0]).obstacle
     assert "one process" in Topology.of([0, 1]).obstacle
     assert "different numbers of processes (2 hosts x 1 to 2 processes)" in Topology.of([0, 0, 1]).obstacle
-    assert TWO_BY_TWO.words == "2 hosts x 2 processes"
-    assert Topology.of([0, 1]).words == "2 hosts x 1 process"
+    assert TWO_BY_TWO.description == "2 hosts x 2 processes"
+    assert Topology.of([0, 1]).description == "2 hosts x 1 process"
 
 
 def test_a_plan_goes_through_a_checkpoint():

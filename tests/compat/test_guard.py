@@ -53,7 +53,7 @@ def test_a_copy_has_its_class_s_own_method(copied):
         found.number = 5
         assert found.add(1) == 6
     assert copied(waits).said
-    taken.give_back()
+    taken.restore()
     assert owner.add(1) == copied(owner).add(1) == 4
     assert vars(owner) == {"number": 3, "items": [1]}
 
@@ -63,7 +63,7 @@ def test_what_a_copy_has_besides_attributes_stays(copied):
     taken, owner = TakenOver(), List([1, 2])
     taken.take(owner, "add", lambda add: lambda more: -add(more))
     assert (copied(owner), copied(owner).add(1)) == ([1, 2], 3)
-    taken.give_back()
+    taken.restore()
 
 
 def test_a_method_that_the_script_has_given_an_object_comes_back():
@@ -72,9 +72,9 @@ def test_a_method_that_the_script_has_given_an_object_comes_back():
     first.take(owner, "add", lambda add: lambda more: -add(more))
     second.take(owner, "add", lambda add: lambda more: 10 + add(more))
     assert (owner.add(1), copy.copy(owner).add) == (9, own)
-    first.give_back()
+    first.restore()
     assert owner.add(1) == 11
-    second.give_back()
+    second.restore()
     assert owner.add is own
 
 
@@ -82,5 +82,5 @@ def test_a_method_that_the_script_has_put_over_ours_stays_and_no_longer_calls_ou
     owner, taken = Owner(), TakenOver()
     taken.take(owner, "add", lambda add: lambda more: -add(more))
     owner.add = over = lambda more, add=owner.add: 100 + add(more)
-    taken.give_back()
+    taken.restore()
     assert (owner.add is over, owner.add(1)) == (True, 104)

@@ -19,7 +19,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 import lightning_sagemaker  # noqa: F401 - registers the strategies
-from lightning_sagemaker.parallel.allocator import give_back
+from lightning_sagemaker.parallel.allocator import trim_heap
 from lightning_sagemaker.parallel.microbatches import split
 from lightning_sagemaker.smdistributed import importer
 from lightning_sagemaker.strategies.model_parallel import SMPStrategy
@@ -247,7 +247,7 @@ def _wide(file: str | None = None) -> list[float]:
     trainer.fit(module, DataLoader(data, 8))
     for parameter in module.parameters():  # something may refer to it for a while
         parameter.data = parameter.data.new_empty(0)
-    give_back()
+    trim_heap()
     return losses.values
 
 

@@ -61,8 +61,8 @@ def main(folder: Path, count: int, is_guarded: bool) -> None:
     for number in range(count):
         collect(number)
         if number % 10 == 0:
-            votes.read()
-            votes.ask([float(number)])
+            votes.wait()
+            votes.start([float(number)])
         if number % 500 == 0:
             threading.Thread(target=torch.save, args=(torch.ones(100_000), folder / f"{rank}.ckpt")).start()
         begin = time.perf_counter()

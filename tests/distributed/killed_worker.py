@@ -51,7 +51,7 @@ def wait_for(place: Path, count: int) -> float:
 
 
 def look(place: Path) -> dict:
-    found = find_checkpoint(place, say=lambda line: None)
+    found = find_checkpoint(place, report=lambda line: None)
     begun = max(int(path.read_text() or 0) for path in place.glob("begun-*"))
     if found is None:
         return {"begun": begun, "step": 0, "whole": True}

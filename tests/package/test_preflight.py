@@ -13,7 +13,7 @@ from lightning_sagemaker.job import SageMakerJob
 from lightning_sagemaker.preflight import preflight
 from lightning_sagemaker.simulator import hosts
 from lightning_sagemaker.simulator.hosts import free_port
-from lightning_sagemaker.strategies.trainer_defaults import look_before
+from lightning_sagemaker.strategies.trainer_defaults import run_preflight
 
 
 def job(root: Path, **facts) -> SageMakerJob:
@@ -85,7 +85,7 @@ def test_processes_that_lightning_starts_do_not_look_again(tmp_path, monkeypatch
     with socket.socket() as taken:
         taken.bind(("", 0))
         taken.listen()
-        look_before(job(tmp_path, num_nodes=2, node_rank=0, main_port=taken.getsockname()[1]))
+        run_preflight(job(tmp_path, num_nodes=2, node_rank=0, main_port=taken.getsockname()[1]))
     assert len(caplog.records) == problems
 
 

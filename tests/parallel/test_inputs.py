@@ -59,6 +59,6 @@ def test_another_form_is_read_when_something_uses_it():
     assert reads.found == set()
     with reads:
         assert (flat + 1).sum() == 8
-        reads.look_into({"loss": torch.zeros(1), "labels": [half]})
+        reads.record_result({"loss": torch.zeros(1), "labels": [half]})
     assert reads.found == {0, 2}
     assert type(NotSent.of((2, 3), torch.float32).flatten(1)[:, :2]) is NotSent

@@ -49,19 +49,19 @@ def test_the_log_names_the_rank_that_the_others_wait_for(caplog):
         assert job.notices[0].wait(5)
         waits = job.ask(job.clients[0].next_quorum, [1])  # and rank 2 hangs in its script
         assert job.coordinator_hears_of(0)
-        said = "coordinator: ranks [0] wait for ranks [2] to ask for the next quorum"
+        said = "coordinator: ranks [0] wait for ranks [2] to request the next quorum"
         deadline = time.monotonic() + 5
         while said not in caplog.messages and time.monotonic() < deadline:
             time.sleep(0.01)
         time.sleep(0.3)  # the coordinator looks again, and has nothing new to say
         assert caplog.messages.count(said) == 1
-        assert "rank 0 asks 2: NextQuorum(at=[1], admits=True)" in caplog.messages
-        assert not any(line.startswith("rank 0 is answered 2") for line in caplog.messages)
+        assert "rank 0 sends request 2: NextQuorum(at=[1], admits=True)" in caplog.messages
+        assert not any(line.startswith("rank 0 receives reply 2") for line in caplog.messages)
         assert not waits.done()
         assert any(line.startswith("coordinator: lost {'rank': 1") for line in caplog.messages)
         job.quorum([1], 2)
         waits.result(5)
-        assert any("rank 0 is answered 2:" in line and "order=[0, 2]" in line for line in caplog.messages)
+        assert any("rank 0 receives reply 2:" in line and "order=[0, 2]" in line for line in caplog.messages)
     finally:
         job.close()
 
@@ -89,10 +89,10 @@ def test_a_variable_has_ranks_and_supervisor_write_it(tmp_path, switch):
     )
     assert done.returncode == 0, done.stderr
     lines = (
-        "rank 1 asks 2: Commit(quorum=1, step=1, ok=True)",
+        "rank 1 sends request 2: Commit(quorum=1, step=1, ok=True)",
         "coordinator: lost {'rank': 1",
-        "rank 0 is told: QuorumBroken(quorum=1)",
-        "rank 1 is answered 1: order=[1] sources=[] holders=[] kind=join",
+        "rank 0 receives notice: QuorumBroken(quorum=1)",
+        "rank 1 receives reply 1: order=[1] sources=[] holders=[] kind=join",
         ": Finish()",
     )
     assert [line in done.stderr for line in lines] == [switch == "1"] * len(lines), done.stderr

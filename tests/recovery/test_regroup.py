@@ -11,7 +11,7 @@ import pytest
 import torch.distributed as dist
 
 from lightning_sagemaker.recovery import wire
-from lightning_sagemaker.recovery.regroup import NobodyLeft, Parts, RanksChanged, is_loss, restart_after_losses
+from lightning_sagemaker.recovery.regroup import Parts, RanksChanged, StateLost, is_loss, restart_after_losses
 
 NOTHING = Parts(2, dict, lambda _: None)
 
@@ -42,7 +42,7 @@ def test_a_store_that_times_out_is_one_of_a_collective():
 @pytest.mark.parametrize(
     ("error", "changed", "code"),
     [
-        (NobodyLeft("nobody has the state"), False, wire.RESTART),
+        (StateLost("nobody has the state"), False, wire.RESTART),
         (RanksChanged("a rank was lost"), False, wire.RESTART),  # in a sanity check
         (RuntimeError("Connection closed by peer"), True, wire.RESTART),
         (ValueError("a bug of the script"), True, 1),

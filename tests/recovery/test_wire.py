@@ -13,7 +13,7 @@ from tests.supervisor.played_ranks import Ranks
 SECTION = (ROOT / "docs/recovery.md").read_text().split("### The messages\n")[1].split("\n## ")[0]
 DIAGRAM = re.findall(r"^rank ([\d ]+?) +(->|<-) coordinator  (.*?)(?:  .*)?$", SECTION, re.MULTILINE)
 """Ranks, direction and message of each line."""
-LOGGED = re.compile(r"rank (\d+) (asks|is answered|is told)(?: \d+)?: (.*)")
+LOGGED = re.compile(r"rank (\d+) (sends request|receives reply|receives notice)(?: \d+)?: (.*)")
 _VALUES = re.compile(r"\w+=(?:\[[^\]]*\]|\S+)")
 
 
@@ -72,10 +72,12 @@ def test_the_page_shows_the_messages_that_are_sent(caplog):
         job.close()
     logged = [found.groups() for record in caplog.records if (found := LOGGED.fullmatch(record.getMessage()))]
     for rank in "012":
-        sent = [(kind == "asks", text) for number, kind, text in logged if number == rank and "Welcome" not in text]
+        sent = [
+            (kind == "sends request", text) for number, kind, text in logged if number == rank and "Welcome" not in text
+        ]
         shown = [(arrow == "->", text) for ranks, arrow, text in DIAGRAM if rank in ranks]
         shown.append((False, ""))  # the answer to Finish says nothing
         assert len(sent) == len(shown)
-        for (asks, text), (arrow, wanted) in zip(sent, shown, strict=True):
-            assert asks == arrow
-            assert text == wanted or (not asks and set(_VALUES.findall(text)) >= set(_VALUES.findall(wanted)))
+        for (is_request, text), (arrow, wanted) in zip(sent, shown, strict=True):
+            assert is_request == arrow
+            assert text == wanted or (not is_request and set(_VALUES.findall(text)) >= set(_VALUES.findall(wanted)))

@@ -34,7 +34,7 @@ def mac(monkeypatch):
             accelerator, "get_parallel_devices", staticmethod(lambda devices: [torch.device("cpu")] * len(devices))
         )
         monkeypatch.setattr(accelerator, "setup_device", lambda self, device: None)
-    machine.say_once.cache_clear()
+    machine.log_once.cache_clear()
 
 
 def accelerator_of(kind, strategy, **arguments) -> str:

@@ -36,7 +36,7 @@ def clipping(calls):
 
     clipping = ScriptGradients(Gradients(), module, [])
     yield module
-    clipping.give_back()
+    clipping.restore()
     assert (
         len({nn.utils.clip_grad_norm_, clip_grad.clip_grad_norm_, vars(sys.modules[__name__])["clip_grad_norm_"]}) == 1
     )

@@ -350,7 +350,7 @@ def test_ranks_leave_by_plan_at_the_end_of_a_step(ranks):
 
 def test_ranks_whose_script_cannot_recover_are_started_again_and_none_is_lost(ranks):
     job, said = ranks(world_size=2, rejoin_timeout=0.0), list[str]()
-    job.coordinator._say = said.append
+    job.coordinator._report = said.append
     job.start(0, 1)
     first = job.ask(job.clients[0].leave_for_restarts)
     time.sleep(0.05)

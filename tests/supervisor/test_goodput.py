@@ -85,7 +85,7 @@ def test_table_and_picture(tmp_path, capsys):
     ("arguments", "words"),
     [
         (["--goodput", "nowhere"], "nowhere does not exist. HINT"),
-        (["--goodput", "."], "recovery.jsonl holds 1 event(s). HINT"),
+        (["--goodput", "."], "recovery.jsonl contains 1 event(s). HINT"),
         (["--goodput", "full", "--output", "."], "Is a directory"),
         (["--output", "x.svg"], "--output was set without --goodput"),
     ],

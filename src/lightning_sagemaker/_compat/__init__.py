@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where private names of other libraries are touched: looked for when this is imported, so that one that is gone is said."""
+"""All uses of other libraries' private names, which are checked on import, so that a missing one is an error."""

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a Trainer or Fabric chooses its environment and accelerator, where that must not end a run with our strategies.
+"""Keeps the Trainer's and Fabric's choice of environment and accelerator from failing a run with our strategies.
 
-Lightning asks each environment whether it is in force, and one that raises (mpi4py without an MPI library) ends every
-run. That of MPI initializes MPI, which terminates the process if the library is incomplete. On a Mac Lightning refuses
-the whole DDP family, also for one process, which needs no group.
+Lightning calls ``detect`` of each environment, and one that raises (mpi4py without an MPI library) ends every
+run. MPI's ``detect`` initializes MPI, which terminates the process if the library is incomplete. On a Mac Lightning refuses
+all DDP strategies, even for one process, which needs no group.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 class Connector(Protocol):
-    """Lightning's object that chooses, as far as it is touched here."""
+    """The part of Lightning's accelerator connector that is used here."""
 
     _strategy_flag: object
     _accelerator_flag: object
@@ -61,8 +61,8 @@ _MPI_LAUNCHED = (
     "MPIRUN_RANK",
     "PALS_RANKID",
 )
-"""Of Open MPI, MPICH and those built on it, and Cray: without one of them a process is alone, and MPI would say so."""
-_ASKED = "_lightning_sagemaker_asked"
+"""Variables of Open MPI, MPICH and its derivatives, and Cray: without one, MPI would report a single process."""
+_ASKED = "_lightning_sagemaker_safe_detect"
 _MARK = "_lightning_sagemaker"
 
 
@@ -72,15 +72,15 @@ def take_over(
     leaves_mps: Callable[..., bool],
     knows_ranks: Callable[[object], bool],
 ) -> None:
-    """Have the connectors of the Trainer and of Fabric do this for our strategies; others are as they were. Idempotent.
+    """Change the connectors of the Trainer and of Fabric for our strategies; others are unaffected. Idempotent.
 
     Args:
-        is_ours: Whether a strategy, as the user gave it, is of this package.
-        not_there: Called when an environment cannot be asked and is passed over.
-        leaves_mps: Called on a machine with an MPS device with the strategy, the accelerator, the devices and the
-            number of nodes, as the user gave them; whether the CPU is to be used.
+        is_ours: Whether a strategy, as the user passed it, is of this package.
+        not_there: Called when an environment's ``detect`` fails and it is skipped.
+        leaves_mps: Called on a machine with an MPS device, with the strategy, the accelerator, the devices and the
+            number of nodes, as the user passed them. Returns whether to use the CPU.
         knows_ranks: Called with a strategy; whether it takes its ranks from the launcher, so that MPI need not be
-            asked.
+            initialized.
 
     """
     for module, class_name in zip(_modules(), _CLASSES, strict=True):
@@ -95,7 +95,7 @@ def take_over(
 
 
 def ask_environments() -> Iterator[tuple[type, Callable[[], Exception | None]]]:
-    """The environments, and how to ask each as Lightning does: what it raises, or None. It may end the process."""
+    """The environments, each with a function that calls its ``detect`` and returns the exception, or None. May exit."""
     for kind in _environments(_modules()[0]):
         yield kind, partial(_raised, kind.detect)
 
@@ -131,7 +131,7 @@ def _environment(
     def chosen(connector: Connector) -> T:
         if not is_ours(connector._strategy_flag):
             return choose(connector)
-        # MPI_Init waits for every rank of the job with a spinning processor, here and when the process ends.
+        # MPI_Init busy-waits for every rank of the job, here and when the process ends.
         needs_mpi = any(name in os.environ for name in _MPI_LAUNCHED) and not knows_ranks(connector._strategy_flag)
         with _passing_over(_environments(module), not_there, needs_mpi):
             return choose(connector)
@@ -148,22 +148,22 @@ def _environments(module: ModuleType) -> list[type[ClusterEnvironment]]:
 
 @contextlib.contextmanager
 def _passing_over(kinds: list[type[ClusterEnvironment]], not_there: Report, needs_mpi: bool) -> Iterator[None]:
-    """Within the block, an environment that cannot be asked says that it is not in force."""
+    """Context in which ``detect`` of an environment returns False instead of failing."""
     with contextlib.ExitStack() as stack:
         for kind in kinds:
             stack.callback(setattr, kind, "detect", staticmethod(kind.detect))
             kind.detect = staticmethod(  # type: ignore[method-assign]
-                _asked(kind, kind.detect, not_there, needs_mpi)
+                _safe_detect(kind, kind.detect, not_there, needs_mpi)
             )
         yield
 
 
-def _asked(kind: type, detect: Callable[[], bool], not_there: Report, needs_mpi: bool) -> Callable[[], bool]:
+def _safe_detect(kind: type, detect: Callable[[], bool], not_there: Report, needs_mpi: bool) -> Callable[[], bool]:
     def detected() -> bool:
         try:
             if _would_start_mpi(detect) and not needs_mpi:
                 with contextlib.suppress(ModuleNotFoundError):
-                    find_spec("mpi4py.MPI")  # raises where there is no library, and starts nothing
+                    find_spec("mpi4py.MPI")  # raises without a library, and does not initialize MPI
                 return False
             return bool(detect())
         except Exception as error:
@@ -186,7 +186,7 @@ def _flags(
         if fixed or not may_be_mps or not is_ours(strategy) or not mps.is_available():
             check(connector, strategy=strategy, accelerator=accelerator, **rest)
             return
-        # The rule against the DDP family is asked as of the CPU; which of the two it will be is known with the devices.
+        # Lightning's check is run as for a CPU; whether CPU or MPS is used is decided once the devices are known.
         check(connector, strategy=strategy, accelerator="cpu", **rest)
         connector._accelerator_flag = accelerator
         vars(connector)[_ASKED] = accelerator

@@ -21,7 +21,7 @@ _ATTRIBUTE = "_average_model"
 
 
 def keep_averages(callbacks: Iterable[Callback]) -> list[Callback]:
-    """Those of the callbacks that average the weights.
+    """The callbacks that average the weights.
 
     Raises:
         NameGone: If one keeps its average elsewhere in this version of Lightning.
@@ -35,7 +35,7 @@ def keep_averages(callbacks: Iterable[Callback]) -> list[Callback]:
 
 
 def averages_of(callbacks: Iterable[Callback]) -> list[nn.Module]:
-    """The averages that callbacks have by now: deep copies of the module, with other weights."""
+    """The current averages of callbacks: deep copies of the module, with averaged weights."""
     averages = [getattr(callback, _ATTRIBUTE) for callback in keep_averages(callbacks)]
     wrapped = [average.module if isinstance(average, AveragedModel) else average for average in averages]
     return [average for average in wrapped if average is not None]

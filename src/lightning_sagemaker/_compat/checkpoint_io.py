@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lightning's ``CheckpointIO`` plugins that hand on to another one, such as ``AsyncCheckpointIO``."""
+"""Lightning's ``CheckpointIO`` plugins that wrap another one, such as ``AsyncCheckpointIO``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CLASS = "_WrappingCheckpointIO"
 
 
 def complete(plugin: object, inner: CheckpointIO) -> None:
-    """Give a plugin that hands on to another, and has none, ``inner``; nothing happens to any other plugin."""
+    """Set ``inner`` as the wrapped plugin of a wrapper that has none; other plugins are not changed."""
     from lightning_sagemaker._lightning import PACKAGE
 
     module = import_module(_MODULES[PACKAGE])
@@ -28,4 +28,4 @@ def complete(plugin: object, inner: CheckpointIO) -> None:
     kind = getattr(module, _CLASS)
     if isinstance(plugin, kind):
         require(kind, "checkpoint_io")
-        plugin.checkpoint_io = inner  # the setter keeps what is there, and finds the innermost
+        plugin.checkpoint_io = inner  # the setter sets it on the innermost wrapper, if that has none

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a Trainer and its callbacks remember and do not write into a checkpoint."""
+"""State of a Trainer and its callbacks that Lightning does not write into a checkpoint."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ T = TypeVar("T")
 
 _METRICS = ("_callback_metrics", "_logged_metrics", "_progress_bar_metrics")
 _UNSAVED = ("_last_global_step_saved", "_last_checkpoint_saved", "_defer_save_until_validation", "current_score")
-"""Of ``ModelCheckpoint``: what keeps it from saving the same step twice, and what it does not read of what it writes."""
+"""Attributes of ``ModelCheckpoint``: its guard against saving a step twice, and state that it writes but does not read."""
 
 _SMALL = 1024
-"""Elements of a tensor that is copied."""
+"""Maximum elements of a tensor that is copied."""
 _SYNCS = "require_forward_param_sync"
-"""Of DDP: whether its next forward pass, be it of a validation, gives all ranks the buffers of rank zero."""
+"""Attribute of DDP: whether its next forward pass, even in a validation, broadcasts rank zero's buffers."""
 
 
 class TrainerMemory(TypedDict):
-    """What :func:`trainer_memory` gives."""
+    """The result of :func:`trainer_memory`."""
 
     logged: dict[str, dict[str, torch.Tensor]]
     first_loop_iter: bool | None
@@ -45,11 +45,11 @@ class TrainerMemory(TypedDict):
     callbacks: dict[str, StateDict]
     reloads: NotRequired[Reloads]
     seen_batches: NotRequired[dict[int, int]]
-    """This and the one before: not in checkpoints of older versions."""
+    """This entry and the previous one are missing in checkpoints of older versions."""
 
 
 def trainer_memory(trainer: Trainer) -> TrainerMemory:
-    """Logged values that callbacks and schedulers look at, whether to stop, and what checkpoint callbacks remember."""
+    """Logged values that callbacks and schedulers read, ``should_stop``, and internal state of checkpoint callbacks."""
     connector = trainer._logger_connector
     return {
         "logged": {name: {key: _plain(value) for key, value in getattr(connector, name).items()} for name in _METRICS},
@@ -91,22 +91,22 @@ def restore_trainer_memory(trainer: Trainer, memory: TrainerMemory) -> None:
 
 
 def _plateaus(trainer: Trainer) -> list[tuple[LRScheduler, list[StateDict]]]:
-    """Schedules that follow a metric, which may be another on each rank, and the groups whose rates they set."""
+    """Schedulers that follow a metric, whose value may differ between ranks, and the parameter groups that they set."""
     found = [config.scheduler for config in trainer.lr_scheduler_configs if config.reduce_on_plateau]
     return [(one, one.optimizer.param_groups) for one in found if hasattr(one, "state_dict")]
 
 
 def callback_states(trainer: Trainer) -> dict[str, StateDict]:
-    """As Lightning writes them, of now; large tensors (averages, which change with a step only) are not copied."""
+    """Current states of callbacks, as Lightning writes them. Large tensors (averages, changed by steps) are not copied."""
     states = {callback.state_key: callback.state_dict() for callback in callbacks_of(trainer)}
     return {key: plain_copy(state) for key, state in states.items() if state}
 
 
 def own_callback_states(trainer: Trainer, states: dict[str, StateDict]) -> dict[str, StateDict]:
-    """Of :func:`callback_states` those that are not rank zero's, which a checkpoint holds. Collective.
+    """The entries of :func:`callback_states` that differ from rank zero's, which a checkpoint has. Collective.
 
-    Callbacks that follow a metric which is not reduced over ranks have seen other values on each. States with large tensors
-    are the same on all.
+    Callbacks that follow a metric which is not reduced have received other values on each rank. States with large tensors
+    are the same on all ranks.
     """
     sums: list[dict[str, int]] = [
         {key: zlib.crc32(pickle.dumps(state)) for key, state in states.items() if _is_small(state)}
@@ -118,7 +118,7 @@ def own_callback_states(trainer: Trainer, states: dict[str, StateDict]) -> dict[
 
 
 def restore_callback_states(trainer: Trainer, states: dict[str, StateDict]) -> None:
-    """Set what :func:`own_callback_states` gave, which may be set again: callbacks change the containers that they load."""
+    """Restore the result of :func:`own_callback_states`, from copies, as callbacks change the containers that they load."""
     for callback in callbacks_of(trainer):
         if callback.state_key in states:
             callback.load_state_dict(plain_copy(states[callback.state_key]))
@@ -133,7 +133,7 @@ def _is_small(value: object) -> bool:
 
 
 def plain_copy(value: T) -> T:
-    """A copy of plain containers; large tensors, which change with a step only, stay the same ones."""
+    """A copy of plain containers; large tensors, which change by steps only, are shared."""
     return cast(T, _plain_copy(value))
 
 
@@ -146,7 +146,7 @@ def _plain_copy(value: object) -> object:
 
 
 def swap_averages(trainer: Trainer) -> None:
-    """Within a validation callbacks let the module have averages: give it its own weights back, or the other way."""
+    """Swap the module's weights with those that callbacks keep while a validation uses averages; a second call undoes it."""
     for callback in callbacks_of(trainer):
         if getattr(callback, "_average_model", None) is not None and hasattr(callback, "_swap_models"):
             callback._swap_models(trainer.lightning_module)
@@ -157,11 +157,11 @@ def _kept(value: object) -> object:
 
 
 _AGAIN = ("GradientAccumulationScheduler", "StochasticWeightAveraging")
-"""Callbacks of Lightning whose hook of an epoch's beginning sets what no checkpoint holds."""
+"""Callbacks of Lightning whose hook at the start of an epoch sets state that is in no checkpoint."""
 
 
 def begin_epoch_again(trainer: Trainer) -> None:
-    """Let callbacks prepare an epoch that is resumed, whose first hooks are not called again; rates stay as loaded."""
+    """Call these callbacks' hooks for a resumed epoch, whose first hooks are not repeated; learning rates stay as loaded."""
     module = trainer.lightning_module
     buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
     groups = [[_settings(group) for group in optimizer.param_groups] for optimizer in trainer.optimizers]

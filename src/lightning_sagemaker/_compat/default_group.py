@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Another default group of ``torch.distributed`` for a while, or its results: what a collective does is decided here."""
+"""Temporarily replaces the default group of ``torch.distributed``, or observes the results of its collectives."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ from lightning_sagemaker._compat.guard import require
 _c10d = import_module("torch.distributed.distributed_c10d")
 require(_c10d, "_world")
 _TABLES = ("pg_map", "pg_names", "pg_group_ranks", "pg_backend_config")
-"""What torch looks up of a group by itself, as for the text of an error."""
+"""Attributes of a group that torch itself reads, as for an error message."""
 require(_c10d._world, "default_pg", *_TABLES)
 _KINDS = ("barrier", "broadcast", "gather", "recv", "reduce", "scatter", "send", "to_all", "toall")
-"""Parts of the names of a process group's methods in which other processes take part; versions of torch have other ones."""
+"""Parts of the names of a process group's collective methods, which differ between torch versions."""
 
 _SAME = ("_allgather_base", "allgather", "allgather_coalesced", "allreduce", "allreduce_coalesced", "broadcast")
-"""Methods whose results, their first argument, are the same on all ranks."""
+"""Methods whose results, in their first argument, are the same on all ranks."""
 require(dist.ProcessGroup, *_SAME)
 _SAME_TOO = ("all_gather_single", "all_gather_single_coalesced", "allgather_into_tensor_coalesced")
-"""Those that some versions of torch have: 2.5 has only the last of them."""
+"""Further such methods, which not all versions of torch have: 2.5 has only the last one."""
 _FUNCTIONAL = "a functional collective"
-"""In the place of a method's name: torch looks up the group itself."""
+"""Stands for a method's name, as torch looks up the group itself."""
 
 
 @contextmanager
 def refusing_collectives(
     refuse: Callable[[str], NoReturn], allows: Callable[[str], bool] = lambda name: False
 ) -> Iterator[None]:
-    """Within it the default group has this process's rank and the number of ranks, and no collective.
+    """Context in which the default group keeps rank and size, and collectives call ``refuse``.
 
     Args:
-        refuse: Called with the name of each collective of the group that is called, instead of it; raises.
-        allows: Whether one of a name is called as always.
+        refuse: Called with a collective's name in place of the collective; must raise.
+        allows: Whether a collective, by name, is run as usual.
 
     """
 
@@ -54,10 +54,10 @@ def refusing_collectives(
 
 @contextmanager
 def alone_in_default_group(called: Callable[[str], None]) -> Iterator[None]:
-    """Within it a collective of the default group is one of this process: it gathers its own part from all ranks.
+    """Context in which collectives of the default group are local: a gather returns this process's part for all ranks.
 
     Args:
-        called: Gets the name of each that is called.
+        called: Called with the name of each collective.
 
     """
 
@@ -74,15 +74,15 @@ def alone_in_default_group(called: Callable[[str], None]) -> Iterator[None]:
 def another_default_group(
     instead: Callable[..., object], place: Callable[[], tuple[int, int] | None]
 ) -> Callable[[], None]:
-    """Replace the default group by one in which others decide what a collective does.
+    """Replace the default group by one whose collectives are replaced by ``instead``.
 
     Args:
         instead: Called with the name of a collective (empty for a functional one) and its arguments. If it returns None,
-            the collective is that of the usual group.
-        place: Rank and size of the group; None: the usual ones.
+            the collective of the usual group is run.
+        place: Rank and size of the group; None for the usual ones.
 
     Returns:
-        What ends it.
+        A function that restores the usual state.
 
     """
     usual = _c10d._world.default_pg
@@ -100,14 +100,14 @@ def another_default_group(
 
 
 def watch_results(wanted: Callable[[], bool], seen: Callable[[str, list[torch.Tensor]], None]) -> Callable[[], None]:
-    """Show what collectives of the default group give, of which all ranks get the same.
+    """Observe results of the default group's collectives that are the same on all ranks.
 
     Args:
-        wanted: Whether one that is called now is shown: it is waited for, even if it is asynchronous.
-        seen: Called with the name of each and its results.
+        wanted: Whether a collective that is called now is observed: then it is awaited, even if asynchronous.
+        seen: Called with the collective's name and its results.
 
     Returns:
-        What ends it.
+        A function that restores the usual state.
 
     """
     methods = vars(dist.ProcessGroup)  # getattr would unbind them
@@ -135,14 +135,14 @@ def watch_results(wanted: Callable[[], bool], seen: Callable[[str, list[torch.Te
 
 
 def tensors_in(value: object) -> list[torch.Tensor]:
-    """Those of lists of lists, in order."""
+    """The tensors in nested lists, in order."""
     if isinstance(value, torch.Tensor):
         return [value]
     return [one for part in value for one in tensors_in(part)] if isinstance(value, (list, tuple)) else []
 
 
 def fill(outputs: object, inputs: object) -> None:
-    """Put a part into the place of each rank's: lists of tensors, or tensors that have them all."""
+    """Copy ``inputs`` into each rank's place of ``outputs``: lists of tensors, or concatenated tensors."""
     if isinstance(outputs, torch.Tensor) and isinstance(inputs, torch.Tensor):
         outputs.view(-1, inputs.numel()).copy_(inputs.reshape(1, -1))
     elif isinstance(outputs, (list, tuple)) and isinstance(inputs, (list, tuple)):
@@ -152,7 +152,7 @@ def fill(outputs: object, inputs: object) -> None:
 
 
 def done() -> dist.Work:
-    """A collective that has ended."""
+    """The handle of a completed collective."""
     return _Done()
 
 
@@ -184,7 +184,7 @@ def _replaced(instead: Callable[..., object]) -> Iterator[_Replacement]:
 
 @contextmanager
 def usual_collectives() -> Iterator[None]:
-    """Within :func:`refusing_collectives`, the default group that it has replaced; elsewhere nothing changes."""
+    """Context in which the default group is usable within :func:`refusing_collectives`; does nothing elsewhere."""
     world = _c10d._world
     group = world.default_pg
     world.default_pg = getattr(group, "usual", group)
@@ -207,12 +207,12 @@ class _Replacement(dist.ProcessGroup):
         return (self.place() or (0, self.usual.size()))[1]
 
     @property
-    def _device_types(self) -> list[torch.device]:  # from torch 2.14 on, monitored_barrier asks for it
+    def _device_types(self) -> list[torch.device]:  # read by monitored_barrier from torch 2.14 on
         return self.usual._device_types
 
     @property
     def group_name(self) -> str:  # type: ignore[override]  # its type is a new one
-        """By which the functional collectives look a group up."""
+        """The name by which functional collectives look the group up."""
         self.instead(_FUNCTIONAL)
         return self.usual.group_name
 

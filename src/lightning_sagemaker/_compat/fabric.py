@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Fabric has set up: the loaders, modules and counters within its wrappers."""
+"""The loaders, modules and counters within the wrappers of Fabric's setup."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def inner_loader(loader: T) -> T:
     """The ``DataLoader`` within Fabric's wrapper; any other loader is returned as it is.
 
     Raises:
-        NameGone: If the wrapper has other names than it had.
+        NameGone: If the wrapper's private names have changed.
 
     """
     if not is_set_up(loader):
@@ -37,18 +37,18 @@ def inner_loader(loader: T) -> T:
 
 
 def iterations(loader: object) -> int:
-    """How often Fabric's wrapper was iterated: it passes that to the sampler as the epoch."""
+    """Number of iterations of Fabric's wrapper, which passes it to the sampler as the epoch."""
     return int(loader._num_iter_calls) if is_set_up(loader) else 0
 
 
 def set_iterations(loader: object, count: int) -> None:
-    """Have Fabric's wrapper continue from a count."""
+    """Make Fabric's wrapper continue from a number of iterations."""
     if is_set_up(loader):
         loader._num_iter_calls = count
 
 
 def wrapped_module(value: object) -> nn.Module | None:
-    """What reduces the gradients of a module that Fabric has set up, such as DDP; None of anything else."""
+    """The wrapper, such as DDP, that reduces gradients in a module that Fabric has set up; None for anything else."""
     return getattr(value, "_forward_module", None)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Modules that FSDP2 has sharded, with another process group, after a step that has failed."""
+"""Moves modules that FSDP2 has sharded to another process group, after a failed step."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lightning_sagemaker._compat.guard import require
 from lightning_sagemaker._compat.sharding import FSDPModule
 
 CAN_BEGIN_AGAIN = hasattr(FSDPModule, "reset_iter_state")
-"""Whether this torch can forget a forward or backward pass that has failed."""
+"""Whether this version of torch can reset a failed forward or backward pass."""
 
 
 class _MeshInfo(Protocol):
@@ -37,10 +37,10 @@ class _Unit(Protocol):
 
 
 def check_names(module: nn.Module, mesh: DeviceMesh) -> None:
-    """See that what follows finds the names that it changes: a new one would be changed to no effect.
+    """Check the private names that are assigned here: assigning a renamed one would have no effect.
 
     Raises:
-        NameGone: If this torch has other ones.
+        NameGone: If this version of torch has other names.
 
     """
     require(mesh, "_dim_group_names", "_pg_registry")
@@ -52,12 +52,12 @@ def check_names(module: nn.Module, mesh: DeviceMesh) -> None:
 
 
 def move_to(group: dist.ProcessGroup, mesh: DeviceMesh, modules: Iterable[nn.Module]) -> None:
-    """Have modules use another process group, of the same size and with the same rank in it.
+    """Make modules use another process group, with the same size and rank.
 
     Args:
-        group: The group. Its ranks, and its name, may be others.
-        mesh: The mesh that the modules are sharded on. Its operations look its group up by name.
-        modules: Sharded on this mesh.
+        group: The group, possibly of other ranks and with another name.
+        mesh: Device mesh of the modules, whose operations look the group up by name.
+        modules: Modules that are sharded on this mesh.
 
     """
     (name,) = mesh._dim_group_names
@@ -70,12 +70,12 @@ def move_to(group: dist.ProcessGroup, mesh: DeviceMesh, modules: Iterable[nn.Mod
 
 
 def sharded_parameters(module: nn.Module) -> list[nn.Parameter]:
-    """A module's parameters as an optimizer has them: after an evaluation it has gathered ones in the place of some."""
+    """A module's sharded parameters, as an optimizer has them, even if gathered ones are registered after an evaluation."""
     return [parameter.sharded_param for unit in _units(module) for parameter in unit.fsdp_params]
 
 
 def begin_again(module: nn.Module) -> None:
-    """Forget a forward or backward pass that has failed: parameters are sharded again."""
+    """Reset a module after a failed forward or backward pass: its parameters are resharded."""
     for unit in _units(module):
         unit._all_gather_result = None  # waiting for it would fail again
         for parameter in unit.fsdp_params:
@@ -83,7 +83,7 @@ def begin_again(module: nn.Module) -> None:
                 parameter.unsharded_accumulated_grad = None
             if (gathered := getattr(parameter, "_unsharded_param", None)) is not None:
                 gathered.grad = None
-    if isinstance(module, FSDPModule) and module._get_fsdp_state()._is_root:  # it has been called
+    if isinstance(module, FSDPModule) and module._get_fsdp_state()._is_root:  # set by its first call
         module.reset_iter_state()
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The timeout of a process group: torch has a public function for it from 2.15 on, and warns about the other one."""
+"""The timeout of a process group: from 2.15 on torch has a public function, and warns about the private one."""
 
 from __future__ import annotations
 

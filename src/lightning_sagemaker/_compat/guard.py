@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Private names of other libraries: an error where one is gone, instead of something that silently no longer happens."""
+"""Checks for private names of other libraries: a missing one is an error instead of silently having no effect."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from importlib import import_module
 
 
 class NameGone(ImportError):
-    """A private name of another library, which this package needs, is not there in the installed version."""
+    """A private name that this package needs is missing in the installed version of another library."""
 
 
 def require(owner: object, *names: str) -> None:
-    """See that a class or module still has names.
+    """Check that a class or module still has names.
 
     Raises:
-        NameGone: If it lacks one.
+        NameGone: If one is missing.
 
     """
     for name in names:
@@ -32,14 +32,14 @@ def require(owner: object, *names: str) -> None:
 
 
 def check(names: Mapping[str, tuple[str, ...]], only_loaded: bool = True) -> None:
-    """See that every name of a table is there.
+    """Check that every name of a table exists.
 
     Args:
         names: Table as in ``names_torch.py``, with the packages' real names.
-        only_loaded: Leave out modules that nothing has loaded yet.
+        only_loaded: Skip modules that have not been imported yet.
 
     Raises:
-        NameGone: If a name, or the class that had it, is gone.
+        NameGone: If a name, or its class, is missing.
 
     """
     for owner, wanted in names.items():
@@ -55,7 +55,7 @@ def check(names: Mapping[str, tuple[str, ...]], only_loaded: bool = True) -> Non
 
 
 def _is_set_by_methods(kind: type, name: str) -> bool:
-    """Whether objects of a class have a name that its methods, or its properties' setters, give them."""
+    """Whether methods or property setters of a class set an attribute of this name on its objects."""
     values = (getattr(value, "fset", None) or value for base in kind.__mro__ for value in vars(base).values())
     functions = (inspect.unwrap(value) for value in values if callable(value))
     codes = [function.__code__ for function in functions if inspect.isfunction(function)]
@@ -68,10 +68,10 @@ def _is_set_by_methods(kind: type, name: str) -> bool:
 
 
 def shadow(owner: object, name: str, replacement: Callable[..., object]) -> None:
-    """Give one object another method in the place of its class's.
+    """Replace a method of one object.
 
     Raises:
-        NameGone: If its class has no such method, so that nobody would call the replacement.
+        NameGone: If its class has no such method, so that the replacement would never be called.
 
     """
     require(type(owner), name)
@@ -79,13 +79,13 @@ def shadow(owner: object, name: str, replacement: Callable[..., object]) -> None
 
 
 class TakenOver:
-    """Methods of objects that are replaced for a while, and given back. Copies, also in files, have those from before."""
+    """Temporarily replaced methods of objects. Copies and pickles of the objects have the methods from before."""
 
     def __init__(self) -> None:
         self._taken: list[tuple[object, str, _Replacement]] = []
 
     def take(self, owner: object, name: str, make: Callable[..., Callable[..., object]]) -> None:
-        """Replace a method by what ``make`` makes of it.
+        """Replace a method by ``make(method)``.
 
         Raises:
             NameGone: If there is no such method.
@@ -94,12 +94,12 @@ class TakenOver:
         require(type(owner), name)
         replacement = _Replacement(vars(owner).get(name), getattr(owner, name), make)
         shadow(owner, name, replacement)
-        if type(owner) not in copyreg.dispatch_table:  # else by a way of the script's own
+        if type(owner) not in copyreg.dispatch_table:  # otherwise the script has registered its own
             copyreg.pickle(type(owner), _without_replacements)  # type: ignore[arg-type]
         self._taken.append((owner, name, replacement))
 
-    def give_back(self) -> None:
-        """Leave the objects as they were found, except for what the script has put in the place of a replacement since."""
+    def restore(self) -> None:
+        """Restore the methods, except where the script has since replaced a replacement."""
         for owner, name, replacement in reversed(self._taken):
             replacement.end()
             attributes = vars(owner)
@@ -109,12 +109,12 @@ class TakenOver:
 
 
 class _Replacement:
-    """Known among an object's attributes by its class.
+    """A replaced method, recognizable among an object's attributes by its class.
 
     Args:
-        found: The object's own attribute, if it had one, rather than its class.
+        found: The object's own attribute; None if the method is its class's.
         replaced: The method.
-        make: What makes another of it.
+        make: Called with the method; returns its replacement.
 
     """
 
@@ -128,12 +128,12 @@ class _Replacement:
         return self._method(*arguments, **named)
 
     def end(self) -> None:
-        """Do what the replaced method does, for those who still call this."""
+        """Call the original method from here on, for callers that still hold this replacement."""
         self._method, self.has_ended = self._replaced, True
 
 
 def _as_found(attributes: Mapping[str, object], only_ended: bool = False) -> dict[str, object]:
-    """An object's attributes without replacements, or without those that have ended."""
+    """Attributes of an object without replacements, or without those that have ended."""
     found = {}
     for name, value in attributes.items():
         own: object = value
@@ -145,9 +145,9 @@ def _as_found(attributes: Mapping[str, object], only_ended: bool = False) -> dic
 
 
 def _without_replacements(owner: object) -> str | tuple[object, ...]:
-    """What ``pickle`` and ``copy`` make of an object, without the methods that were taken over, which lead to a Trainer.
+    """Reduce an object for ``pickle`` and ``copy`` without replaced methods, which refer to a Trainer.
 
-    In a file that is read as data nothing else could stand for them: it names no functions.
+    A file that is read with ``weights_only`` cannot contain functions anyway.
     """
     reduced = owner.__reduce_ex__(2)
     if isinstance(reduced, str) or len(reduced) < 3 or not isinstance(reduced[2], dict):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lightning's step, called in its place: for batches that its loop does not know, and to resume after a loss."""
+"""Runs parts of Lightning's training step: for batches from outside its loop, and to resume after a loss."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def call_module(trainer: Trainer, name: str, *arguments: object) -> object:
 
 
 def closure_result(output: object, accumulated: int) -> Tensor | None:
-    """The loss to be differentiated of what ``training_step`` returned; None if there is none."""
+    """The loss for the backward pass, from the return value of ``training_step``; None if there is none."""
     loss: Tensor | None = _automatic.ClosureResult.from_training_step_output(output, accumulated).closure_loss
     return loss
 
@@ -53,12 +53,12 @@ def forget_interruption(trainer: Trainer) -> None:
             metric.reset()
     trainer.lightning_module.zero_grad()
     scaler: GradScaler | None = getattr(trainer.precision_plugin, "scaler", None)
-    if scaler is not None:  # which else refuses to unscale the step's gradients again
+    if scaler is not None:  # otherwise it refuses to unscale the step's gradients again
         scaler._per_optimizer_states.clear()
 
 
 def weigh_logged_at_end(trainer: Trainer, weight: int) -> None:
-    """Give the means that a validation's end has logged another weight among those of all ranks than one."""
+    """Set this rank's weight, instead of 1, in the mean over ranks of values that a validation's end has logged."""
     for logged in trainer.fit_loop.epoch_loop.val_loop._results.values():
         if logged.meta.fx == "on_validation_epoch_end" and logged.is_tensor and logged.meta.is_mean_reduction:
             logged.value = logged.value * weight
@@ -67,14 +67,14 @@ def weigh_logged_at_end(trainer: Trainer, weight: int) -> None:
 
 
 def end_batch_saves(trainer: Trainer, outputs: object, batch: object, batch_idx: int) -> None:
-    """Of the hooks of a batch's end what follows the module's, after which a state was held: checkpoints may be saved."""
+    """Run the callbacks of a batch's end that follow the module's hook, after which the state was saved."""
     for callback in trainer.checkpoint_callbacks:
         callback.on_train_batch_end(trainer, trainer.lightning_module, outputs, batch, batch_idx)  # type: ignore[arg-type]
     _log(trainer)
 
 
 def end_batch_hooks(trainer: Trainer, outputs: object, batch: object, batch_idx: int) -> None:
-    """The hooks of a batch's end, in the first of which a state was held."""
+    """Run the hooks of a batch's end, in the first of which the state was saved."""
     _call._call_callback_hooks(trainer, "on_train_batch_end", outputs, batch, batch_idx)
     _call._call_lightning_module_hook(trainer, "on_train_batch_end", outputs, batch, batch_idx)
     _log(trainer)
@@ -82,4 +82,4 @@ def end_batch_hooks(trainer: Trainer, outputs: object, batch: object, batch_idx:
 
 def _log(trainer: Trainer) -> None:
     trainer._logger_connector.on_batch_end()
-    trainer._logger_connector.update_train_step_metrics()  # the loops do it after these hooks
+    trainer._logger_connector.update_train_step_metrics()  # as the loops do after these hooks

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Around a loop's request for its loaders, which runs the script's own code."""
+"""Wraps a loop's request for its loaders, which runs the script's own code."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class HasLoaders(Protocol):
 
 
 def requesting(events: LoopEvents, setup: Callable[[], None], loop: HasLoaders, whose: str) -> Callable[[], None]:
-    """The loop's ``setup_data``, with the random numbers that ``requests`` says, and listeners after it."""
+    """The loop's ``setup_data``, run with the random states of ``requests``, and followed by listeners."""
 
     def requested() -> None:
         before = loop._combined_loader

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``fit_loop.state_dict()`` in a fifth of its time, for those who take it at every step."""
+"""``fit_loop.state_dict()`` in a fifth of its time, for callers that need it at every step."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def loop_state(loop: FitLoop) -> StateDict:
 
 def _add(found: StateDict, loop: _Loop, prefix: str) -> StateDict:
     kind, progress = _kinds()
-    if type(loop).state_dict is not kind.state_dict:  # one of the user's, which knows better
+    if type(loop).state_dict is not kind.state_dict:  # overridden by the user
         return plain_copy(loop.state_dict(found, prefix))
     found[prefix + "state_dict"] = plain_copy(loop.on_save_checkpoint())
     for name, value in vars(loop).items():

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lightning's training loops from within: events without a callback hook, a run's position between them, and resuming there.
 
-Lightning restarts loops by guesses about where a checkpoint was made. Some things are then done twice, others never:
-the scheduler that follows a validation, a validation, the end of an epoch. Here a checkpoint says its :class:`Phase`,
+Lightning restarts loops by guessing where a checkpoint was saved. Some steps are then run twice, others never:
+the scheduler that follows a validation, a validation, the end of an epoch. Here a checkpoint records its :class:`Phase`,
 and the loops continue as usual, through the same methods that they call themselves.
 """
 
@@ -54,56 +54,57 @@ _EPOCH = [
 
 
 class Phase(str, Enum):
-    """Where in a fit a checkpoint was made."""
+    """The point in a fit at which a checkpoint was saved."""
 
     STEP = "step"
-    """After a batch and all that follows it."""
+    """After a batch and everything that follows it."""
     BATCH_END = "batch_end"
     """In the hooks of a batch's end: a validation may be due."""
     VALIDATING = "validating"
-    """In a validation, which is done again."""
+    """In a validation, which is repeated."""
     VALIDATED = "validated"
     """In the hooks of a validation's end."""
     EPOCH_END = "epoch_end"
     """In the hooks of an epoch's end."""
     BETWEEN = "between"
-    """Before an epoch, or after the last."""
+    """Before an epoch, or after the last one."""
     MID_BATCH = "amid"
-    """Within a batch, as after an exception: the batch is done again, with other random numbers."""
+    """Within a batch, as after an exception: the batch is repeated, with other random numbers."""
 
 
 class LoopEvents:
-    """Moments of a fit, and lists of what to call then; see :func:`events_of`.
+    """Events of a fit, each a list of listeners; see :func:`events_of`.
 
-    The listeners of a moment are called in the order of its list. Each appends itself as its callback begins the fit: in
+    The listeners of an event are called in the order of its list. Each appends itself when its callback starts the fit: in
     ``setup`` :class:`.FitState` and the callbacks that stop the fit or copy its state, in the Trainer's order of callbacks,
     in ``on_fit_start`` recovery in the job. A listener of ``after_batch`` or ``after_module_batch_end`` may save, wait for
-    other ranks or leave the loops. What keeps the state of the step therefore precedes all of these, by ``insert(0)``:
-    recovery in the job, which inserts itself last and so is the first, then :class:`.FitState`.
+    other ranks or leave the loops. Listeners that save the state of the step therefore precede all others, by ``insert(0)``:
+    recovery in the job, which inserts itself last and so comes first, then :class:`.FitState`.
 
     Attributes:
         after_checkpoint_load: After the module and the callbacks have loaded a checkpoint, if there is one.
-        after_optimizers_load: After the optimizers have.
-        after_loaders_request: After loaders were requested: "training"'s or "validation"'s.
+        after_optimizers_load: After the optimizers have loaded a checkpoint, if there is one.
+        after_loaders_request: After loaders were requested; called with "training" or "validation".
         after_training_loaders: Called with the ``CombinedLoader`` of training before it is iterated.
-        after_validation_loaders: Called with that of validation.
-        before_epoch: Before anything of an epoch, the first one's included.
-        before_epoch_iterator: Before the iterator of an epoch is made.
-        before_validation: Before anything of a validation within a fit.
-        before_validation_step: Before each of its batches' steps.
-        after_validation: After all of it.
+        after_validation_loaders: Called with the ``CombinedLoader`` of validation before it is iterated.
+        before_epoch: Before an epoch starts, also before the first one.
+        before_epoch_iterator: Before the iterator of an epoch is created.
+        before_validation: Before a validation within a fit starts.
+        before_validation_step: Before each step of such a validation.
+        after_validation: After such a validation and its hooks.
         before_weight_update: After the hooks before an optimizer step, and the clipping of gradients.
-        after_module_batch_end: After the module's hook of a batch's end, which is called after the callbacks'.
+        after_module_batch_end: After the module's hook of a batch's end, which follows the callbacks' hooks.
         after_batch_hooks: After the hooks of a batch's end, before a validation.
         after_batch: After a batch and all that follows it.
-        run_override: Not a list: if set, runs the fit in the place of ``fit_loop.run``, which it is given.
-        validation_step_context: Likewise: if set, each batch of a validation, and its hooks, are within it.
-        validation_end_context: Likewise: the hooks after a validation's batches, before what they log is reduced.
-        requests: What is known of the requests for loaders.
-        is_ending: Whether what follows a batch is being done.
-        validated: Whether the validation in it is over.
+        run_override: Not a list: if set, is called with ``fit_loop.run`` in its place.
+        validation_step_context: Not a list: if set, a context for each batch of a validation, and its hooks.
+        validation_end_context: Not a list: if set, a context for the hooks after a validation's batches, before logged
+            values are reduced.
+        requests: Record of the requests for loaders.
+        is_ending: Whether the code after a batch is running.
+        validated: Whether the validation in that code is over.
         is_trial: Whether the loops are run within a hook, by one of Lightning's finders: its steps do not count as
-            training, so nothing but loaders is told of.
+            training, so only listeners for loaders are called.
 
     """
 
@@ -132,7 +133,7 @@ class LoopEvents:
         self._taken = TakenOver()
 
     def install(self) -> None:
-        """Take the loops' methods over."""
+        """Replace the loops' methods."""
         fit, epoch = self.trainer.fit_loop, self.trainer.fit_loop.epoch_loop
         require(type(fit), *_FIT)
         require(type(epoch), *_EPOCH)
@@ -165,10 +166,10 @@ class LoopEvents:
         )
 
     def release(self) -> None:
-        """One who listened is done; the last gives the methods back."""
+        """Release one user's claim; the last release restores the methods."""
         self._users -= 1
         if self._users <= 0:
-            self._taken.give_back()
+            self._taken.restore()
             vars(self.trainer).pop(EVENTS, None)
 
     def _after_load(self, load: Callable[[], None], listeners: list[Callable[[], None]]) -> Callable[[], None]:
@@ -205,7 +206,7 @@ class LoopEvents:
             for listener in self.after_training_loaders:
                 listener(loaders)
             load_states()
-            for begin in self.before_epoch_iterator:  # the first epoch's iterator is made next
+            for begin in self.before_epoch_iterator:  # the first epoch's iterator is created next
                 begin()
 
         return made
@@ -298,7 +299,7 @@ def announces_weight_update(trainer: Trainer) -> bool:
 
 
 def events_of(trainer: Trainer) -> LoopEvents:
-    """The events of a Trainer's present fit; each user calls :meth:`LoopEvents.release` in the end."""
+    """The events of a Trainer's current fit; each caller must call :meth:`LoopEvents.release` at its end."""
     events: LoopEvents | None = vars(trainer).get(EVENTS)
     if events is None:
         events = vars(trainer)[EVENTS] = LoopEvents(trainer)
@@ -308,7 +309,7 @@ def events_of(trainer: Trainer) -> LoopEvents:
 
 
 def phase_of(trainer: Trainer, events: LoopEvents) -> Phase:
-    """Where a fit is now."""
+    """The current phase of a fit."""
     epoch, batch = (
         counts(trainer.fit_loop.epoch_progress.current),
         counts(trainer.fit_loop.epoch_loop.batch_progress.current),

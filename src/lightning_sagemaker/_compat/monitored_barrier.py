@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """``torch.distributed.monitored_barrier`` for process groups that hold gloo under another name.
 
-torch asks for the name of the backend, and refuses every other than gloo's; no group can answer for itself.
+torch checks the name of the backend, and refuses every other than gloo's; a group cannot override this.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _KINDS: set[type[dist.ProcessGroup]] = set()
 
 
 def take_over(kind: type[dist.ProcessGroup]) -> None:
-    """Let groups of a class, too, wait by their gloo. Idempotent.
+    """Make ``monitored_barrier`` use the gloo group within groups of a class. Idempotent.
 
     Args:
-        kind: Class of process groups with an attribute ``gloo``, torch's.
+        kind: Class of process groups with an attribute ``gloo``, torch's own group.
 
     """
     _KINDS.add(kind)
@@ -43,15 +43,15 @@ def take_over(kind: type[dist.ProcessGroup]) -> None:
     def monitored_barrier(
         group: ProcessGroup | None = None, timeout: timedelta | float | None = None, wait_all_ranks: bool = False
     ) -> None:
-        asked = dist.group.WORLD if group is None else group
-        if not isinstance(asked, tuple(_KINDS)):
+        checked = dist.group.WORLD if group is None else group
+        if not isinstance(checked, tuple(_KINDS)):
             original(group, timeout, wait_all_ranks)
             return
         if timeout is None:
             timeout = distributed_c10d.default_pg_timeout
         elif not isinstance(timeout, timedelta):
             timeout = timedelta(seconds=timeout)
-        asked.gloo.monitored_barrier(timeout, wait_all_ranks)  # type: ignore[union-attr]
+        checked.gloo.monitored_barrier(timeout, wait_all_ranks)  # type: ignore[union-attr]
 
     vars(monitored_barrier)[_MARK] = True
     for module in (distributed_c10d, dist):

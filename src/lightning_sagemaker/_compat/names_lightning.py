@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every private name of Lightning and torchmetrics that this package touches: what to look at for a new version of them.
+"""Every private name of Lightning and torchmetrics that this package uses: the table to check for a new version.
 
 ``{pytorch}`` and ``{fabric}`` stand for the packages that this one builds on. A test compares the table with the source.
 """
@@ -100,4 +100,4 @@ NAMES: dict[str, tuple[str, ...]] = {
 """Module and class -> names that it must have, on itself or on its objects."""
 
 OPTIONAL = {"_consumed", "_early_exit"}
-"""Names that are asked for first, since only some kinds of objects or versions have them."""
+"""Names that are tested with ``hasattr`` first, since only some classes or versions have them."""

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every private name of the SDKs, of transformers and of Python that this package touches.
+"""Every private name of the SDKs, of transformers and of Python that this package uses.
 
-What is missing is an error where it is used: none of these packages is loaded unless it is. A test compares the table with
+A missing one is an error where it is used, as these packages are imported on use. A test compares the table with
 the source, and with the packages.
 """
 
@@ -22,4 +22,4 @@ NAMES: dict[str, tuple[str, ...]] = {
 """Module, or module and class -> names that it must have, on itself or on its objects."""
 
 OPTIONAL = {"_init_weights", "_initializing", "_no_split_modules", "_tied_weights_keys", "_to_request_dict"}
-"""Names that are asked for first, since only some kinds of objects or versions have them."""
+"""Names that are tested with ``hasattr`` first, since only some classes or versions have them."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every private name of torch that this package touches: what to look at for a new version of it.
+"""Every private name of torch that this package uses: the table to check for a new version.
 
 A test compares the table with the source.
 """
@@ -84,4 +84,4 @@ OPTIONAL = {
     "_unsharded_param",
     "_use_python_reducer",
 }
-"""Names that are asked for first, since only some kinds of objects or versions have them, and of NCCL."""
+"""Names that are tested with ``hasattr`` first, since only some classes or versions have them, and names of NCCL."""

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""States of sharded optimizers as they are, also where there is none: before the first step, and for SGD without momentum.
+"""Exact states of sharded optimizers, even if empty: before the first step, and for SGD without momentum.
 
-To have something to write or to read into, torch (2.13) makes a step without gradients first, which Adam counts: a job that
+To initialize the state, torch (2.13) first makes a step without gradients, which Adam counts: a job that
 was stopped before its first step would correct its averages for one step too many. Lightning (2.6.6) fails to read a file
 whose optimizers have no state.
 """
@@ -29,7 +29,7 @@ _STEP = "step"
 
 @contextmanager
 def exact_optimizer_states() -> Iterator[None]:
-    """Within it optimizers can be written and read that have not stepped yet, or have no state."""
+    """Context in which optimizers that have not stepped yet, or have no state, can be saved and loaded."""
     # The module of Fabric's strategy; the Trainer's uses its functions.
     lightnings, torchs = sys.modules[FabricModelParallelStrategy.__module__], state_dict
     rekey: Callable[[Checkpoint, nn.Module], Checkpoint] = lightnings._rekey_optimizer_state_if_needed

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """``reload_dataloaders_every_n_epochs`` in a resumed run: loaders are requested as in the epoch in which the run last did.
 
-Lightning requests them in the epoch in which it resumes, and counts from there. A script may draw random numbers for them,
-as those of a subset, so they are requested with the numbers of then.
+Lightning requests them in the epoch in which it resumes, and counts from there. A script may use random numbers for them,
+such as for a subset, so they are requested with the random states of the earlier request.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
 
 
 class Reloads(TypedDict):
-    """Epochs in which the loaders were last requested; -inf: never."""
+    """Epochs in which the loaders were last requested; -inf for never."""
 
     training: float
     validation: float
     has_validation: NotRequired[bool]
     """Whether the loop has validation loaders, which a sanity check also requests."""
     random: NotRequired[dict[str, object]]
-    """States of the random number generators then, for training and for validation."""
+    """States of the random number generators at these requests, for training and for validation."""
 
 
 class Requests:
-    """Remembers the states of random number generators at the last requests for loaders.
+    """Records the states of random number generators at the last requests for loaders.
 
     Args:
         trainer: The Trainer of the fit.
@@ -44,8 +44,8 @@ class Requests:
         put: Restores them.
 
     Attributes:
-        random: Those of the last requests.
-        wanted: In a resumed run, those with which it requests loaders once more.
+        random: States at the last requests.
+        wanted: States with which a resumed run requests its loaders again.
 
     """
 
@@ -64,7 +64,7 @@ class Requests:
 
     @contextmanager
     def around(self, whose: str, is_first: bool) -> Iterator[None]:
-        """What may be a request, the process's first or another."""
+        """Context for code that may request loaders, as the process's first request or a later one."""
         now = self._next = self._take()
         wanted = self.wanted.pop(whose, None) if is_first else None
         if wanted is None:
@@ -77,7 +77,7 @@ class Requests:
 
     @contextmanager
     def of_then(self, whose: str) -> Iterator[None]:
-        """Draws are those of the last request; the next ones are again what they would have been."""
+        """Context with the random states of the last request; the current states are restored afterwards."""
         if whose not in self.random:
             yield
             return
@@ -95,7 +95,7 @@ def _requests(trainer: Trainer) -> Requests | None:
 
 
 def reloads_of(trainer: Trainer) -> Reloads:
-    """Those of a fit."""
+    """The epochs of a fit's last requests."""
     fit = trainer.fit_loop
     require(fit, "_last_train_dl_reload_epoch")
     require(fit.epoch_loop.val_loop, "_last_val_dl_reload_epoch")
@@ -109,7 +109,7 @@ def reloads_of(trainer: Trainer) -> Reloads:
 
 
 def set_reloads(trainer: Trainer, reloads: Reloads) -> None:
-    """Have the loaders requested again when it is time after these epochs."""
+    """Make the loaders be requested again when due after these epochs."""
     trainer.fit_loop._last_train_dl_reload_epoch = reloads["training"]
     trainer.fit_loop.epoch_loop.val_loop._last_val_dl_reload_epoch = reloads["validation"]
     requests = _requests(trainer)
@@ -118,19 +118,19 @@ def set_reloads(trainer: Trainer, reloads: Reloads) -> None:
 
 
 def reload_as(trainer: Trainer, reloads: Reloads | None) -> None:
-    """Request the loaders as in the epochs in which a run had last done so, if it does so more than once.
+    """Request the loaders as in the epochs of the resumed run's last requests, if it reloads them.
 
-    Otherwise they are still to be requested: with the random numbers of then.
+    Otherwise they are requested later, with the random states of these requests.
 
     Args:
-        trainer: The one of the fit, whose progress has been loaded. Collective over its strategy's ranks.
-        reloads: What the resumed run had; None, from a checkpoint of an older version, does nothing.
+        trainer: Trainer of the fit, whose progress has been loaded. Collective over its strategy's ranks.
+        reloads: The resumed run's; None, from a checkpoint of an older version, does nothing.
 
     """
     requests = _requests(trainer)
     if reloads is not None and requests is not None and not _reloads(trainer):
         requests.wanted = {**reloads.get("random", {})}
-        requests.random = requests.wanted | requests.random  # for a checkpoint before they are
+        requests.random = requests.wanted | requests.random  # for a checkpoint before the request
     _reload_as(trainer, reloads)
 
 
@@ -151,11 +151,11 @@ def _reload_as(trainer: Trainer, reloads: Reloads | None) -> None:
 
 
 def request_as_others(trainer: Trainer, reloads: Reloads) -> None:
-    """Request what the other ranks of a fit have requested before this one joined it.
+    """Request the loaders that the other ranks of a fit had requested before this rank joined.
 
     Args:
-        trainer: The one of the fit, whose progress has been loaded.
-        reloads: Those of another rank. One that has validation loaders will not wait for this rank to request them.
+        trainer: Trainer of the fit, whose progress has been loaded.
+        reloads: Another rank's. If it has validation loaders, it will not wait for this rank to request them.
 
     """
     with without_collectives(trainer):
@@ -189,7 +189,7 @@ def _in_epoch(trainer: Trainer, epoch: int) -> Iterator[None]:
 
 @contextmanager
 def without_collectives(trainer: Trainer) -> Iterator[None]:
-    """What one rank does alone: others have agreed on the lengths of the loaders before."""
+    """Context for a request on one rank only: the others have reduced the lengths of the loaders before."""
     own = vars(trainer.strategy)
     own.update(reduce=lambda tensor, *_, **__: tensor, barrier=lambda *_, **__: None)
     try:

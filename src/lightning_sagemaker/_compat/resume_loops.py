@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lightning's training loops run from where a checkpoint was made, by the same methods that they call themselves."""
+"""Runs Lightning's training loops from the point of a checkpoint, through the methods that they call themselves."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def is_cut(trainer: Trainer) -> bool:
 
 
 def reopen_epoch(trainer: Trainer) -> bool:
-    """Go back into an epoch that was cut, if there are steps to make now; whether there are."""
+    """Continue an epoch that was cut, if there are more steps now; returns whether there are."""
     if 0 <= trainer.max_steps <= trainer.global_step:
         return False
     progress = trainer.fit_loop.epoch_progress
@@ -36,7 +36,7 @@ def reopen_epoch(trainer: Trainer) -> bool:
     return True
 
 
-def go_on(
+def resume_fit(
     trainer: Trainer,
     phase: Phase,
     prepare: Callable[[DataFetcher | None], None],
@@ -46,12 +46,12 @@ def go_on(
     """Run a fit from a checkpoint's phase to its end. The loops' progress has been loaded.
 
     Args:
-        trainer: In the place of its ``fit_loop.run``.
-        phase: Where in the fit the checkpoint was made.
-        prepare: Called with the data fetcher, None where the next epoch makes an iterator, when all hooks of the start are
-            over: brings loaders, random numbers and metrics to where they were.
-        begins: Whether the hooks of a fit's start are called: not where a fit resumes in the process that started it.
-        hooks: Called first where the phase is a batch's end, to call that end's hooks if they are to be called again.
+        trainer: Trainer, whose ``fit_loop.run`` this replaces.
+        phase: The point in the fit at which the checkpoint was saved.
+        prepare: Called after all hooks of the start, with the data fetcher, or None if the next epoch creates an iterator:
+            restores loaders, random states and metrics.
+        begins: Whether the hooks of a fit's start are called: not if a fit resumes in the process that started it.
+        hooks: Called first if the phase is a batch's end, to repeat its hooks if needed.
 
     """
     fit = trainer.fit_loop
@@ -70,9 +70,9 @@ def go_on(
             _end_epoch(fit)
         elif phase is not Phase.BETWEEN:
             fit.on_advance_start()
-            _go_on_in_epoch(trainer, phase, prepare, hooks)
+            _continue_epoch(trainer, phase, prepare, hooks)
             fit.on_advance_end()
-        else:  # the first epoch's iterator is made before its start, and not by its loop
+        else:  # the first epoch's iterator is created before its start, and not by its loop
             prepare(fit._data_fetcher if trainer.current_epoch == 0 else None)
     except StopIteration:
         pass
@@ -92,7 +92,7 @@ def go_on(
 
 
 def _forget_restart(fit: FitLoop, within_epoch: bool) -> None:
-    """Nothing is restarted: the loops are where they were. Only an epoch's first hooks are not called a second time."""
+    """Clear the loops' restart flags, as they continue exactly. Only an epoch's first hooks are not repeated."""
     for loop in (fit, fit.epoch_loop, fit.epoch_loop.val_loop):
         loop._restarting = loop._loaded_from_state_dict = loop._resuming_from_checkpoint = False
         loop.reset_restart_stage()
@@ -101,24 +101,24 @@ def _forget_restart(fit: FitLoop, within_epoch: bool) -> None:
         assert fit.restarted_mid_epoch, "Lightning has other names for where it restarts"
     else:
         for progress in (counts(fit.epoch_progress.current), counts(fit.epoch_progress.total)):
-            if progress.processed == progress.completed:  # in the first hooks of an epoch, which are called again
+            if progress.processed == progress.completed:  # in the first hooks of an epoch, which are repeated
                 progress.ready = progress.started = progress.completed
 
 
 def _end_epoch(fit: FitLoop) -> None:
-    """What Lightning does after the hooks of an epoch's end, in the last of which the checkpoint was made."""
+    """Run Lightning's code after the hooks of an epoch's end, in the last of which the checkpoint was saved."""
     loop, connector = fit.epoch_loop, fit.trainer._logger_connector
     connector.epoch_end_reached()
     connector.on_epoch_end()
     if loop._num_ready_batches_reached():
         loop.update_lr_schedulers("epoch", update_plateau_schedulers=True)
-    loop._batches_that_stepped -= 1  # its loggers' row has the number of the epoch's last step
+    loop._batches_that_stepped -= 1  # the epoch's row of the loggers has the number of its last step
     connector.update_train_epoch_metrics()
     loop._batches_that_stepped += 1
     fit.epoch_progress.increment_completed()
 
 
-def _go_on_in_epoch(
+def _continue_epoch(
     trainer: Trainer, phase: Phase, prepare: Callable[[DataFetcher | None], None], hooks: Callable[[], None]
 ) -> None:
     fit, loop = trainer.fit_loop, trainer.fit_loop.epoch_loop
@@ -148,14 +148,14 @@ def _go_on_in_epoch(
 
 
 def _repeat_batch(loop: TrainingEpochLoop) -> None:
-    """The batch is fetched again, so it does not count."""
+    """Do not count the batch in which the checkpoint was saved, as it is fetched again."""
     for progress in (counts(loop.batch_progress.current), counts(loop.batch_progress.total)):
         progress.ready = progress.started = progress.processed = progress.completed
     loop.automatic_optimization.optim_progress.reset_on_restart()
 
 
 def _end_batch(loop: TrainingEpochLoop, fetcher: DataFetcher, phase: Phase) -> None:
-    """What followed the batch in which the checkpoint was made."""
+    """Run the code after the batch in which the checkpoint was saved."""
     if phase is Phase.BATCH_END:
         loop.batch_progress.increment_completed()
     loop._skip_next_val = phase is Phase.VALIDATED

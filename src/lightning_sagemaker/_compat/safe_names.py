@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What torch reads from a file that is read as data."""
+"""The names that torch accepts in a file that it loads with ``weights_only``."""
 
 from __future__ import annotations
 
@@ -17,6 +17,6 @@ require(_weights_only_unpickler, "_get_allowed_globals")
 
 
 def safe_names() -> StateDict:
-    """Classes and functions by the name that stands in the file."""
+    """Name in the file -> class or function."""
     found: StateDict = _weights_only_unpickler._get_allowed_globals()
     return found

@@ -12,18 +12,18 @@ if TYPE_CHECKING:
     from lightning_sagemaker._types import Trainer
 
 _WANTED = "_lightning_sagemaker_seen"
-"""Of the loop: what it is to count on from, once it has loaders."""
+"""Attribute of the loop: the counts to continue from, once it has loaders."""
 
 
 def seen_batches(trainer: Trainer) -> dict[int, int]:
-    """Those of each loader."""
+    """Loader -> number of batches."""
     loop = trainer.fit_loop.epoch_loop.val_loop
     require(loop, "_seen_batches_per_dataloader")
     return dict(vars(loop).get(_WANTED) or loop._seen_batches_per_dataloader)
 
 
 def restore_seen_batches(trainer: Trainer, seen: dict[int, int]) -> None:
-    """Count on from what :func:`seen_batches` gave; the loop counts from 0 when it makes its loaders."""
+    """Continue from the result of :func:`seen_batches`; the loop resets the counts when it creates its loaders."""
     loop = trainer.fit_loop.epoch_loop.val_loop
     loop._seen_batches_per_dataloader = defaultdict(int, seen)
     if loop._combined_loader is None:
@@ -31,7 +31,7 @@ def restore_seen_batches(trainer: Trainer, seen: dict[int, int]) -> None:
 
 
 def loaders_are_made(trainer: Trainer) -> None:
-    """Those of validation have been."""
+    """Apply the restored counts, after the validation loaders were created."""
     loop = trainer.fit_loop.epoch_loop.val_loop
     wanted = vars(loop).pop(_WANTED, None)
     if wanted is not None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sharded parameters of torch, wherever this version has them."""
+"""torch's sharded parameters, wherever this version has them."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ def announce_backward(unit: FSDPModule, output: object) -> object:
 
 
 def total_norm(gradients: Iterable[torch.Tensor]) -> torch.Tensor:
-    """The 2-norm of all gradients, which are of one mesh: ``torch.nn.utils.get_total_norm`` of torch 2.6."""
+    """The 2-norm of all gradients, of one device mesh, as ``torch.nn.utils.get_total_norm`` of torch 2.6."""
     norms = torch._foreach_norm(list(gradients))
     total: torch.Tensor = torch.linalg.vector_norm(torch.stack(norms))
     return total
 
 
 def with_local(like: DTensor, local: torch.Tensor) -> DTensor:
-    """A DTensor like another, with a local tensor that stays where it is: ``DTensor.from_local`` copies it to a GPU."""
+    """A DTensor like another with a local tensor that is not moved; ``DTensor.from_local`` would copy it to a GPU."""
     return DTensor(local, like._spec, requires_grad=False)  # type: ignore[no-untyped-call]
 
 

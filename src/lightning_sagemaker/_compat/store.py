@@ -12,10 +12,10 @@ from lightning_sagemaker._compat.guard import require
 
 
 def process_store() -> dist.Store:
-    """Of this process; may be used by several threads.
+    """The store of the default group, in this process; thread-safe.
 
     Raises:
-        NameGone: If this version of torch does not say.
+        NameGone: If this version of torch does not expose it.
 
     """
     require(distributed_c10d, "_get_default_store")
@@ -24,7 +24,7 @@ def process_store() -> dist.Store:
 
 
 def own_connection(purpose: str) -> dist.Store:
-    """The process store by a connection on which nobody else waits.
+    """The process store, over a separate connection that no other thread blocks.
 
     Args:
         purpose: Purpose of the connection, the same on all ranks.
@@ -34,9 +34,9 @@ def own_connection(purpose: str) -> dist.Store:
     if hasattr(store, "clone"):
         copy: dist.Store = store.clone()
         return copy
-    # Torch 2.5 cannot copy one, nor say its prefix: the copy has one that the first rank to ask makes up.
+    # torch 2.5 can neither clone a store nor return its prefix: the copy gets a new one, from the first rank to request it.
     inner = getattr(store, "_underlying_non_prefix_store", store)
-    if not isinstance(inner, dist.TCPStore):  # in files or in this process: there is no connection
+    if not isinstance(inner, dist.TCPStore):  # a file or in-process store has no connection
         return store
     prefix = store.compare_set(purpose, "", uuid.uuid4().hex).decode()
     return dist.PrefixStore(prefix, dist.TCPStore(inner.host, inner.port, is_master=False))

@@ -20,19 +20,19 @@ if TYPE_CHECKING:
 
 
 def callbacks_of(trainer: Trainer) -> list[Callback]:
-    """The Trainer's own list of callbacks, which may be added to."""
+    """The Trainer's own list of callbacks, which may be extended."""
     found: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
     return found
 
 
 def datamodule_of(trainer: Trainer) -> LightningDataModule | None:
-    """The data module of the present or last run."""
+    """The data module of the current or last run."""
     found: LightningDataModule | None = trainer.datamodule  # type: ignore[attr-defined]
     return found
 
 
 def whole_checkpoint(trainer: Trainer) -> Checkpoint:
-    """What the Trainer would write into a checkpoint now. Collective."""
+    """The complete checkpoint that the Trainer would save now. Collective."""
     found: Checkpoint = trainer._checkpoint_connector.dump_checkpoint(weights_only=False)
     return found
 
@@ -50,20 +50,20 @@ def bare_optimizer(optimizer: Optimizer) -> Optimizer:
 
 
 def log_interval(trainer: Trainer) -> int:
-    """Steps from one logged step to the next, at least 1."""
+    """Number of steps between logged steps, at least 1."""
     return max(1, int(trainer.log_every_n_steps))  # type: ignore[attr-defined]
 
 
 def counts(tracker: ReadyCompletedTracker) -> ProcessedTracker:
-    """How far a loop is; Lightning declares less than these trackers have.
+    """The counters of a tracker, with the type that it has; Lightning declares a base class.
 
     Args:
-        tracker: ``current`` or ``total`` of ``epoch_progress`` or ``batch_progress`` of a loop of training.
+        tracker: ``current`` or ``total`` of ``epoch_progress`` or ``batch_progress`` of a training loop.
 
     """
     return cast("ProcessedTracker", tracker)
 
 
 def is_tuning(trainer: Trainer) -> bool:
-    """Whether the fit is that of a ``Tuner``, which ends once its callback has tried values."""
+    """Whether the fit is a ``Tuner``'s, which ends once its callback has tried values."""
     return any(getattr(callback, "_early_exit", False) for callback in callbacks_of(trainer))

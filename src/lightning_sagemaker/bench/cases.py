@@ -25,12 +25,12 @@ class Case:
     Attributes:
         hosts: Number of simulated hosts.
         processes: Ranks per host.
-        strategy: ``Trainer(strategy=...)``; None leaves it to the program.
-        num_workers: Loader processes per rank; None leaves it to the program.
+        strategy: ``Trainer(strategy=...)``; None for the program's own.
+        num_workers: Loader workers per rank; None for the program's own.
         batch: Samples per rank and micro-batch.
         accumulation: Micro-batches per optimizer step.
-        precision: ``Trainer(precision=...)``; None leaves it to the program.
-        compile: Whether the model is compiled; None leaves it to the program.
+        precision: ``Trainer(precision=...)``; None for the program's own.
+        compile: Whether the model is compiled; None for the program's own setting.
         network: ``netns:RATE``; None for the machine's loopback.
 
     """
@@ -86,7 +86,7 @@ class Case:
 
 
 def sweep(base: Case, **axes: Sequence[object]) -> list[Case]:
-    """All combinations of the values of the axes; those of an empty axis are the base's."""
+    """All combinations of the axes' values; an empty axis has the base's value."""
     named = {name: values for name, values in axes.items() if values}
     found = [
         replace(base, **dict(zip(named, values, strict=True)))  # type: ignore[arg-type]
@@ -109,9 +109,9 @@ class Program:
     arguments: tuple[str, ...] = ()
 
     def command(self, case: Case, steps: int, run_dir: Path) -> list[str]:
-        """The program of a case, as each of its ranks runs it.
+        """The command of each rank of a case.
 
-        A script gets the options that a recipe gets, but only those that the case sets.
+        A script receives the same options as a recipe, but only those that the case sets.
 
         Args:
             case: The settings.
@@ -132,13 +132,13 @@ class Program:
             options["model.compile" if self.target in RECIPES else "compile"] = str(case.compile).lower()
         if self.target in RECIPES:
             options |= {"run_dir": run_dir, "resume": "never"}
-            if case.ranks > 1:  # Lightning's own strategies do not take them from the job
+            if case.ranks > 1:  # Lightning's own strategies do not read the number of hosts and devices from the job
                 options |= {"num_nodes": case.hosts, "devices": case.processes}
         own = [text for name, value in options.items() if value is not None for text in (f"--{name}", str(value))]
         return [sys.executable, str(self.path()), *self.arguments, *own]
 
     def launched(self, case: Case, samples: int, folder: Path, threads: int) -> list[str]:
-        """The command that measures a case: the program, or, with several ranks or a network, a simulated job of it.
+        """The command that measures a case: the program, or, with several ranks or a network, a simulated job.
 
         Args:
             case: The settings.

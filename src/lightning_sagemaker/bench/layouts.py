@@ -51,7 +51,7 @@ class Judged:
     Attributes:
         layout: The layout.
         memory: Bytes needed on the fullest GPU.
-        room: Bytes that a GPU has; 0 without GPUs.
+        room: Bytes of a GPU's memory; 0 without GPUs.
         step: Predicted step.
 
     """
@@ -63,7 +63,7 @@ class Judged:
 
     @property
     def fits(self) -> bool:
-        """Whether it fits into a GPU's memory; true on hosts without GPUs."""
+        """Whether the layout fits into a GPU's memory; true on hosts without GPUs."""
         return self.room == 0 or self.memory <= self.room
 
 
@@ -91,7 +91,7 @@ def judge(workload: Workload, cluster: Cluster, layout: Layout, micro_batch: flo
     """Memory and time of a layout.
 
     Args:
-        workload: What is trained.
+        workload: The workload.
         cluster: The hosts.
         layout: The layout.
         micro_batch: Seconds of compute of one micro-batch of the complete model on one rank.
@@ -126,7 +126,7 @@ def _activation_bytes(workload: Workload, layout: Layout) -> float:
     model, batch = workload.model, workload.batch
     each = batch * model.activation_bytes(workload.length, workload.precision, workload.recompute) / layout.tensor
     layers = math.ceil(model.layers / layout.stages)
-    kept = min(layout.stages, _micro_batches(workload, layout))  # that a stage of 1F1B holds at once
+    kept = min(layout.stages, _micro_batches(workload, layout))  # micro-batches in flight in a stage of 1F1B
     working = batch * model.activation_bytes(workload.length, workload.precision, False) if workload.recompute else 0.0
     logits = 3 * batch * workload.length * model.head_share * model.vocabulary * 4.0 / layout.tensor
     return each * layers * kept + working + logits

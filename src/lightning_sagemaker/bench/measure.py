@@ -70,7 +70,7 @@ def run_round(
     """Run a case once.
 
     Args:
-        program: What is run.
+        program: The program to run.
         case: The settings.
         samples: Number of samples to train on.
         folder: Folder for the run's outputs, and its log as ``output.log``.
@@ -97,10 +97,10 @@ def run_round(
 
 
 def run_traced(program: Program, case: Case, folder: Path, threads: int, timeout: float) -> tuple[Breakdown, ...]:
-    """Run a case once more, a few steps only, with torch's profiler.
+    """Run a few steps of a case with torch's profiler.
 
     Args:
-        program: What is run.
+        program: The program to run.
         case: The settings.
         folder: Folder for the run's outputs, and its log as ``output.log``.
         threads: Threads per rank.
@@ -126,7 +126,7 @@ def run_traced(program: Program, case: Case, folder: Path, threads: int, timeout
 
 
 def window_rates(lines: Sequence[tuple[float, str]], global_batch: int) -> list[float]:
-    """Samples per second between logged steps, as the lines say or else by the times of the lines.
+    """Samples per second between logged steps, from the lines' values or else from the times of the lines.
 
     Args:
         lines: Monotonic time in seconds, and text, of each line.
@@ -134,9 +134,9 @@ def window_rates(lines: Sequence[tuple[float, str]], global_batch: int) -> list[
 
     """
     logged = [(at, found) for at, text in lines if (found := _metrics(text))]
-    said = [found["samples_per_second"] for _, found in logged if found.get("samples_per_second", 0) > 0]
-    if said:
-        return said
+    rates = [found["samples_per_second"] for _, found in logged if found.get("samples_per_second", 0) > 0]
+    if rates:
+        return rates
     steps = [(at, found["step"]) for at, found in logged]
     return [
         (step - before) * global_batch / (at - earlier)

@@ -80,7 +80,7 @@ class Question:
     """The inputs of a prediction, the same for each cluster.
 
     Attributes:
-        workload: What is trained.
+        workload: The workload.
         anchor: A measurement to start from; None without one.
         strategy: ``Trainer(strategy=...)``; None for data parallelism if the model fits, else the fastest.
         policy: When checkpoints are saved.
@@ -143,7 +143,7 @@ def relative_error(question: Question, cluster: Cluster, strategy: str) -> float
 
 
 def all_layouts(question: Question, cluster: Cluster) -> list[Judged]:
-    """Every layout of the strategies asked for: those that fit first, the fastest first.
+    """Every layout of the requested strategies: those that fit first, the fastest first.
 
     Raises:
         LaunchError: If the strategy has no layout on this cluster.

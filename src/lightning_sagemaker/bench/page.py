@@ -45,10 +45,10 @@ pre { white-space: pre-wrap; overflow-wrap: anywhere; background: #f6f6f6; paddi
 def report(results: Results) -> str:
     """The page of a sweep."""
     title = f"{results.kind}: {results.target}"
-    said = verdicts.verdict_lines(results)
+    conclusions = verdicts.verdict_lines(results)
     parts = [
         f"<h1>{escape(title)}</h1>",
-        _list(said),
+        _list(conclusions),
         f"<h2>Results</h2>{_cases_table(results)}",
         *_step_parts(results),
         f'<div class="plots">{"".join(_plots(results))}</div>',

@@ -180,7 +180,7 @@ class Results:
             return cls(found["kind"], found["target"], found["samples"], found["threads"], found["environment"], cases)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise LaunchError(
-                f"{str(path)!r} is not a result of bench ({type(error).__name__}). HINT: give the folder that bench named,"
+                f"{str(path)!r} is not a result of bench ({type(error).__name__}). HINT: pass the folder that bench printed,"
                 f" or the {FILE} in it."
             ) from None
 

@@ -20,7 +20,7 @@ from lightning_sagemaker.launch.planning.instances import Instance
 BACKWARD = 2 / 3
 """Share of a micro-batch's compute that is its backward pass."""
 IN_FLIGHT = 2
-"""Buckets whose latency counts: that of later ones is hidden while earlier ones are sent."""
+"""Number of buckets whose latency counts: that of later buckets is hidden while earlier ones are sent."""
 REDUCES = ("ddp", "smddp")
 
 
@@ -89,7 +89,7 @@ class Anchor:
     Attributes:
         cluster: Cluster of the measurement.
         rate: Samples per second of all ranks together.
-        workload: What was trained.
+        workload: The measured workload.
         strategy: ``"ddp"`` or ``"smddp"``, the reduction of the gradients.
 
     """
@@ -109,7 +109,7 @@ def compute_seconds(workload: Workload, instance: Instance, constants: Constants
     """
     gpu = accelerator(instance)
     if gpu is None:
-        what = f"a {instance.gpu}" if instance.gpu else "processors only"
+        what = f"a {instance.gpu}" if instance.gpu else "CPUs only"
         raise LaunchError(
             f"{instance.name} has {what}, whose speed is unknown. HINT: measure it:"
             f" --measured {instance.name}=SAMPLES_PER_SECOND."
@@ -123,7 +123,7 @@ def compute_seconds(workload: Workload, instance: Instance, constants: Constants
 
 
 def reduce_seconds(workload: Workload, cluster: Cluster, strategy: str, constants: Constants) -> tuple[float, float]:
-    """Seconds of the all-reduce of the gradients, within and between hosts, and of its last bucket alone."""
+    """Seconds of the gradients' all-reduce, within and between hosts, and seconds of its last bucket alone."""
     total, buckets = workload.all_reduced, max(1, workload.buckets)
     local, hosts = cluster.local, cluster.hosts
     within = 2 * (local - 1) / local * total / bus_bandwidth(cluster.instance)
@@ -156,7 +156,7 @@ def predict_step(workload: Workload, cluster: Cluster, micro_batch: float, strat
     """A step of data-parallel training.
 
     Args:
-        workload: What is trained.
+        workload: The workload.
         cluster: The hosts.
         micro_batch: Seconds of compute of one micro-batch on one rank.
         strategy: ``"ddp"`` or ``"smddp"``.
@@ -186,7 +186,7 @@ def anchored_seconds(anchor: Anchor, constants: Constants) -> float:
 
     """
     if not anchor.rate > 0:
-        raise LaunchError(f"{anchor.rate:g} samples/s were measured. HINT: it must be more than 0.")
+        raise LaunchError(f"{anchor.rate:g} samples/s were passed as the measured rate. HINT: pass a rate above 0.")
 
     def rate(micro_batch: float) -> float:
         return predict_step(anchor.workload, anchor.cluster, micro_batch, anchor.strategy, constants).rate

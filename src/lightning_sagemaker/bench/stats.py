@@ -10,14 +10,14 @@ from dataclasses import dataclass
 
 _REPEATS = 1000
 _BLOCK = 5
-"""Neighbouring windows that are resampled together, as they are correlated."""
+"""Number of neighboring windows that are resampled together, as they are correlated."""
 _LEAST = 4
 """Minimum number of windows of a steady state."""
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A value with its 95% interval, as far as the measurement itself can tell.
+    """A value with its 95% interval, as estimated from the measurement itself.
 
     Attributes:
         value: The median, or a ratio of medians.

@@ -82,7 +82,7 @@ class _Ranges(Profiler):
         return self._inner.summary()
 
     def describe(self) -> None:
-        """Let the inner profiler report."""
+        """Make the inner profiler report."""
         self._inner.describe()
 
     def setup(self, stage: str, local_rank: int | None = None, log_dir: str | None = None) -> None:
@@ -178,7 +178,7 @@ class StepTrace(Callback):
         def ready(found: profile) -> None:
             if self._ranges is not None:
                 self._ranges.is_recording = False
-            self._profile = None  # it must not be stepped any more
+            self._profile = None  # must not be stepped any more
             self._write(found, trainer.global_rank)
 
         if self._ranges is not None:
@@ -189,7 +189,7 @@ class StepTrace(Callback):
             on_trace_ready=ready,
             acc_events=True,
         )
-        gc.collect()  # else the collection of objects from imports, a quarter of a second, may be in a recorded step
+        gc.collect()  # else collecting objects of imports, a quarter of a second, may be part of a recorded step
         started.start()
         return started
 

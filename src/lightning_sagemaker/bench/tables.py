@@ -52,7 +52,7 @@ class Constants:
         overlap: Share of the backward pass under which gradients can be reduced.
         straggler_spread: Relative standard deviation of a rank's micro-batch.
         feed_seconds: Seconds one vCPU takes to load a sample.
-        unhidden_feed: Share of reading what other ranks train on that loader processes do not hide.
+        unhidden_feed: Share of reading other ranks' samples that loader workers do not hide.
         anchored_error: Relative error not exceeded by nine of ten predictions that start from a measurement.
         unanchored_error: The same for predictions from operations and peaks.
         largest_hosts: Most hosts in any published result that predictions were compared with.

@@ -15,14 +15,14 @@ from lightning_sagemaker.errors import LaunchError
 _COMPARED = ("processor", "cores", "torch", "lightning", "transformers", "instance_type")
 _MACHINE = ("processor", "cores", "instance_type")
 _WORTH = 1.10
-"""Gain from which on a possible speedup is mentioned."""
+"""Minimum possible speedup that is reported."""
 _WILD = 1.5
-"""Ratio of an interval's ends from which on a measurement is unusable."""
+"""Ratio of an interval's ends above which a measurement is unusable."""
 _LARGE = 0.10
-"""Share of a step from which on a part is mentioned."""
+"""Minimum share of a step for a part to be reported."""
 _LIMITS = {"data": "waiting for data", "communication": "communication not overlapped with computation"}
 _BUSY = 0.5
-"""Load per core from which on the figures are unreliable."""
+"""Load per core above which the figures are unreliable."""
 
 
 @dataclass(frozen=True)
@@ -150,20 +150,22 @@ def workers(cases: Sequence[Measured], cores: int) -> list[str]:
     if none.case.num_workers:
         return [f"Best: --num_workers {number}. The gain over 0 needs 0 among the values."]
     if number == 0:
-        said = "Best: --num_workers 0; no other tested number is significantly faster."
+        sentence = "Best: --num_workers 0; no other tested number is significantly faster."
         most = max(stats.ratio(one.windows, none.windows).high for one in ordered)
         if most > _WORTH:
             much = f"a gain of {most - 1:.0%}" if most < _WILD else "that they are several times as fast"
-            return [said, f"But this measurement does not exclude {much}: use more --rounds, on a quieter machine."]
-        return [said, "Loading is not the bottleneck: the model's compute is."]
+            return [sentence, f"But this measurement does not exclude {much}: use more --rounds, on a quieter machine."]
+        return [sentence, "Loading is not the bottleneck: the model's compute is."]
     gain = stats.ratio(enough.windows, none.windows)
-    said = f"Best: --num_workers {number}, {gain.value - 1:+.1%} over 0 ({gain.low - 1:+.1%} to {gain.high - 1:+.1%})."
+    sentence = (
+        f"Best: --num_workers {number}, {gain.value - 1:+.1%} over 0 ({gain.low - 1:+.1%} to {gain.high - 1:+.1%})."
+    )
     largest = ordered[-1]
     if enough is largest and len(ordered) > 1:
         full = number * enough.case.ranks >= cores
         limit = f"the {cores} cores" if full else "still loading: try more workers"
-        return [said, f"It is the largest number tested; the bottleneck is {limit}."]
-    return [said, "More workers gain nothing: beyond that the model's compute is the bottleneck."]
+        return [sentence, f"It is the largest number tested; the bottleneck is {limit}."]
+    return [sentence, "More workers gain nothing: beyond that the model's compute is the bottleneck."]
 
 
 def _scaling(results: Results, one: Measured) -> str:

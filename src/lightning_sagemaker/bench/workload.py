@@ -85,9 +85,9 @@ class Workload:
         batch: Samples per micro-batch on one replica.
         accumulation: Micro-batches per optimizer step.
         precision: Value of ``Trainer(precision=...)``.
-        samples: Number of samples to train on; None if only the speed is asked for.
-        workers: Loader processes per rank; None: vCPUs of a host divided by its ranks.
-        feed_seconds: Seconds one vCPU takes to load a sample; None: the fitted default.
+        samples: Number of samples to train on; None to predict the speed only.
+        workers: Loader workers per rank; None for the vCPUs of a host divided by its ranks.
+        feed_seconds: Seconds one vCPU takes to load a sample; None for the fitted default.
         reads_all: Whether each rank reads all ranks' samples and keeps its own, as a sharded ``IterableDataset`` does.
         gradient_bytes: Bytes of gradients per parameter.
         overlaps: Whether gradients are reduced during the backward pass, as DDP does; never for shared layers.

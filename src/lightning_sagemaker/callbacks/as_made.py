@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Callbacks that are written and copied as when they were made: scripts have them among a module's hyperparameters."""
+"""Callbacks that are pickled and copied by their arguments, as scripts store them in a module's hyperparameters."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from functools import wraps
 
 
 class AsMade:
-    """Mixed into a callback: a copy has its arguments, and nothing of a fit: no Trainer, threads or signal handlers."""
+    """Mixin of a callback: a copy has its arguments, and no state of a fit, such as Trainer, threads or signal handlers."""
 
     _made_with: tuple[tuple[object, ...], dict[str, object]] | None = None
 
     def __init_subclass__(cls) -> None:
-        """Note the arguments of the outermost ``__init__``, of subclasses of the script's own too."""
+        """Record the arguments of the outermost ``__init__``, also of a script's subclasses."""
         super().__init_subclass__()
         if "__init__" in vars(cls):
             cls.__init__ = _noting(cls.__init__)  # type: ignore[method-assign]
@@ -23,7 +23,7 @@ class AsMade:
         return self._made_with
 
     def __setstate__(self, state: tuple[tuple[object, ...], dict[str, object]]) -> None:
-        """Make it again."""
+        """Initialize the copy with the arguments."""
         arguments, named = state
         make: Callable[..., None] = type(self).__init__
         make(self, *arguments, **named)

@@ -28,25 +28,25 @@ if TYPE_CHECKING:
 
 
 class AutoResume(AsMade, HasFolder, Callback):
-    """``trainer.fit`` resumes from the newest complete checkpoint, if there is one and no ``ckpt_path`` was given.
+    """Makes ``trainer.fit`` resume from the newest complete checkpoint, if there is one and no ``ckpt_path`` was passed.
 
     Rank zero selects the checkpoint with the most steps and broadcasts its path, so all ranks load the same one.
     Checkpoints, whatever triggers them, include what Lightning omits: loader positions, random states of all ranks and
     loader workers, metric states, callback states, and the position in the loop. A run resumed with the same world size
-    trains on the same samples with the same random numbers as an uninterrupted one. What cannot be restored, such as
+    trains on the same samples with the same random numbers as an uninterrupted one. State that cannot be restored, such as
     the position in an ``IterableDataset``, is logged at the start.
 
     A script may call ``fit`` several times (folds, or pretraining and then fine-tuning): each fit resumes from its own
-    checkpoints, and a fit that has completed is none to resume from in the same process.
+    checkpoints, and not from those of fits that the same process has completed.
 
     Args:
         dirpath: Folder of the checkpoints. Default: the one that a :class:`~lightning_sagemaker.SpotInterruption` or the
             Trainer's ``ModelCheckpoint`` was given, in a job the checkpoint folder, else ``checkpoints`` in the Trainer's
             ``default_root_dir``.
-        weights_only: Load tensors and plain containers only, and objects of classes that the script's own
+        weights_only: Whether to load only tensors, plain containers, and objects of classes that the script's own
             hyperparameters and callbacks use. ``False`` allows the files to run code: use it for trusted checkpoints
             only.
-        search: Whether to search for a checkpoint; False: only save and restore the state.
+        search: Whether to search for a checkpoint; False to only save and restore the state.
 
     Attributes:
         steps_are_long: Whether gradient accumulation takes so long that a stop does not wait for the step.
@@ -65,7 +65,7 @@ class AutoResume(AsMade, HasFolder, Callback):
         self._taken = TakenOver()
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Prepare to search for a checkpoint, where the Trainer would load one."""
+        """Prepare to search for a checkpoint, at the point where the Trainer loads one."""
         if stage == "fit" and self._state is None:
             self._events = events_of(trainer)
             self._ended = None
@@ -78,7 +78,7 @@ class AutoResume(AsMade, HasFolder, Callback):
     def _restoring(self, trainer: Trainer) -> Callable[[Callable[..., None]], Callable[..., None]]:
         def searching(restore: Callable[..., None]) -> Callable[..., None]:
             def restored(checkpoint_path: PathLike | None = None, *args: object, **kwargs: object) -> None:
-                self._taken.give_back()
+                self._taken.restore()
                 if not trainer.strategy.restore_checkpoint_after_setup:
                     _keep_double(trainer)
                 if checkpoint_path is not None:
@@ -108,7 +108,7 @@ class AutoResume(AsMade, HasFolder, Callback):
             rank_zero_info(f"Resuming from step {step}: {path}")
         if not is_remote(path):
             check_on_all_hosts(path, trainer.strategy.reduce_boolean_decision(Path(path).exists()))
-        # Where Trainer.fit(ckpt_path=...) begins to load; the rest of it follows in any case.
+        # As Trainer.fit(ckpt_path=...) starts loading; the rest of it runs in any case.
         trainer._checkpoint_connector.resume_start(path, weights_only=self._weights_only)
         self.fit_state.found = path, self._weights_only
 
@@ -124,18 +124,18 @@ class AutoResume(AsMade, HasFolder, Callback):
         return None if found is None else (str(found.path), found.step)
 
     def next_path(self, trainer: Trainer) -> str:
-        """Where a checkpoint of the current step belongs, for a restarted run to find it."""
+        """Path for a checkpoint of the current step, where a restarted run looks for it."""
         return f"{checkpoint_folder(trainer, self.dirpath)}/{name_of(trainer.global_step, self.fits)}"
 
     def search(self) -> None:
-        """Search for a checkpoint after all: the job was restarted."""
+        """Enable the search for a checkpoint, as the job was restarted."""
         self._search = True
 
     def look_in(self, memory: Callable[[int], str | None]) -> None:
         """Resume from a checkpoint in memory, if there is one.
 
         Args:
-            memory: Called on all ranks; returns this rank's file of one that has at least so many steps, or None.
+            memory: Called on all ranks with a minimum number of steps; returns this rank's file of a checkpoint, or None.
 
         """
         self._in_memory = memory
@@ -148,7 +148,7 @@ class AutoResume(AsMade, HasFolder, Callback):
 
     @property
     def holds_step(self) -> bool:
-        """Whether the state after the last optimizer step is at hand, though gradients have been accumulated since."""
+        """Whether the state after the last optimizer step is available, though gradients have been accumulated since."""
         return self._state is not None and self._state.holds_step
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: object, batch_idx: int) -> None:
@@ -157,7 +157,7 @@ class AutoResume(AsMade, HasFolder, Callback):
             self._state.begin_batches()
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """A validation within training is complete except for its last hooks."""
+        """Record that a validation within training is complete, except for its last hooks."""
         if self._events is not None and not trainer.sanity_checking:
             self._events.validated = True
 
@@ -175,7 +175,7 @@ class AutoResume(AsMade, HasFolder, Callback):
             save_logged_runs(trainer, checkpoint)
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: Checkpoint) -> None:
-        """Keep them until training begins."""
+        """Keep the states until training starts."""
         if self._state is not None:
             _settle_stop(trainer, checkpoint)
             self._state.load(checkpoint)
@@ -191,12 +191,12 @@ class AutoResume(AsMade, HasFolder, Callback):
         self._release()
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """As :meth:`teardown`, which is not called then; but after the other callbacks, which may write a checkpoint now."""
+        """As :meth:`teardown`, which is not called then, but after the other callbacks, which may save a checkpoint now."""
         taken = TakenOver()
 
         def at_the_end(end: Callable[[BaseException], None]) -> Callable[[BaseException], None]:
             def ended(exception: BaseException) -> None:
-                taken.give_back()
+                taken.restore()
                 end(exception)
                 self._release()
 
@@ -205,7 +205,7 @@ class AutoResume(AsMade, HasFolder, Callback):
         taken.take(trainer.strategy, "on_exception", at_the_end)
 
     def _release(self) -> None:
-        self._taken.give_back()
+        self._taken.restore()
         if self._state is not None and self._events is not None:
             self._state.release()
             self._events.release()
@@ -237,7 +237,7 @@ def _keep_double(trainer: Trainer) -> None:
 
 
 def _leave_out_functions(checkpoint: Checkpoint) -> None:
-    """Of SWALR before torch 2.6, which sets its own again: with a function in it a checkpoint cannot be read safely."""
+    """Remove functions, as of SWALR before torch 2.6, which sets them again: ``weights_only`` would refuse them."""
     schedules = list(checkpoint["lr_schedulers"])
     schedules += [state.get("scheduler_state") for state in checkpoint["callbacks"].values() if isinstance(state, dict)]
     for state in filter(None, schedules):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many fits, or loops with Fabric, this process has completed, by the folder of their checkpoints.
+"""Counts the fits, or loops with Fabric, that this process has completed, by the folder of their checkpoints.
 
 A script may train several times, as on folds, with one folder: each training resumes from its own checkpoints only.
 """
@@ -13,10 +13,10 @@ _COMPLETED = Counter[str]()
 
 
 def completed(folder: str | Path) -> int:
-    """How many have been completed."""
+    """Number of completed fits or loops."""
     return _COMPLETED[str(folder)]
 
 
 def complete(folder: str | Path) -> None:
-    """Another one has been completed."""
+    """Count another completed fit or loop."""
     _COMPLETED[str(folder)] += 1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long training waits for its data: shows whether loaders or models are the bottleneck."""
+"""Measures how long training waits for data, which shows whether loaders or the model are the bottleneck."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _MUCH = 0.05
-"""Share of the time above which the loader counts as a bottleneck."""
+"""Fraction of the time above which the loader counts as a bottleneck."""
 _NAMED = 4
-"""Ranks that are named, the worst first."""
+"""Maximum number of ranks in the log line, the slowest first."""
 
 
 class DataWait(AsMade, Callback):
-    """Logs ``data_wait``, the share of the time of training steps that a rank waits for its loader; 0 is best.
+    """Logs ``data_wait``, the fraction of the step time that a rank waits for its loader; 0 is best.
 
     The value of rank zero is logged at each logged step. At the end one line lists the slowest ranks, as all others
     wait for them. The first batch of a fit, for which workers start, is not counted, nor is validation.
 
     Attributes:
-        shares: Share of each rank, after a fit.
+        shares: The fraction of each rank, after a fit.
 
     """
 
@@ -49,14 +49,14 @@ class DataWait(AsMade, Callback):
 
     @property
     def seconds(self) -> tuple[float, float]:
-        """Waited, and spent in steps with their waiting, so far in this fit."""
+        """Seconds of waiting, and seconds of steps including their waiting, so far in this fit."""
         return self._waited, self._spent
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Listen to when the loops ask for a batch, and when it has come."""
+        """Hook into the loops' requests for a batch, and the arrival of batches."""
         self._reset()
         loop = trainer.fit_loop.epoch_loop
-        self._taken.give_back()
+        self._taken.restore()
         self._taken.take(loop, "_on_before_fetch", lambda call: self._noting("_begin", call))
         self._taken.take(loop, "_on_after_fetch", lambda call: self._noting("_come", call))
 
@@ -84,7 +84,7 @@ class DataWait(AsMade, Callback):
             self._recent = self._waited, self._spent
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Say which ranks have waited. Collective."""
+        """Log which ranks have waited. Collective."""
         own = self._waited / self._spent if self._spent else 0.0
         self.shares = of_all(own, trainer.world_size)
         worst = sorted(((share, rank) for rank, share in enumerate(self.shares)), reverse=True)
@@ -96,8 +96,8 @@ class DataWait(AsMade, Callback):
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Restore the loops."""
-        self._taken.give_back()
+        self._taken.restore()
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """As :meth:`teardown`, which is not called then."""
-        self._taken.give_back()
+        self._taken.restore()

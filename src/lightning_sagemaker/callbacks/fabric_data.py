@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A custom loop's values and schedules in its checkpoints, which are read as data: what would be refused is so early."""
+"""A custom loop's values and schedulers in its checkpoints, in a form that ``weights_only`` accepts; else refused early."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ KEEP_DATA = (
 
 
 class LoopData:
-    """Values, and states of schedules and other small objects, in a form that is read.
+    """Converts values, and states of schedulers and other small objects, to a form that ``weights_only`` accepts.
 
     Args:
         state: The user's objects.
-        weights_only: Whether checkpoints are read as data.
+        weights_only: Whether checkpoints are loaded with ``weights_only``.
 
     Raises:
         ValueError: If an object in ``state`` would be saved at a stop, and be refused at the restart.
@@ -44,7 +44,7 @@ class LoopData:
         self._warned: set[str] = set()
         for name, value in self._objects():
             if isinstance(value, Stateful) and isinstance(value, Iterable):
-                continue  # a loader, which might begin an iteration
+                continue  # a loader, whose state_dict may start an iteration
             with contextlib.suppress(_NoState):
                 if why := self._why_not(value):
                     raise ValueError(f"state[{name!r}] {why}, and would not be read at a restart. HINT: {KEEP_DATA}.")
@@ -65,14 +65,14 @@ class LoopData:
         if isinstance(value, Stateful):
             try:
                 value = value.state_dict()
-            except Exception as error:  # before it has begun, it may have none
+            except Exception as error:  # it may have no state before its first use
                 raise _NoState from error
         return as_data(value) if self._weights_only or is_generator(value) else (value, False)
 
     def content(self) -> tuple[StateDict, list[str]]:
-        """What is written of each object, and the names of those in another form.
+        """The content to save for each object, and the names of converted ones.
 
-        An object that the loop has only now put there is written as it is: work is not lost, if the file is trusted.
+        An object that the loop has only now added is saved unchanged, so that no work is lost if the file is trusted.
         """
         found: StateDict = {}
         others = []
@@ -91,16 +91,16 @@ class LoopData:
             rank_zero_warn(f"state[{name!r}] {error}: a restart will not read the checkpoint. HINT: {KEEP_DATA}.")
 
     def wanted(self) -> StateDict:
-        """What Fabric loads: modules and optimizers, and anything else as it stands in the file."""
+        """The dictionary that Fabric loads into: modules and optimizers, and placeholders for everything else."""
         return {name: None if is_small(value) else value for name, value in self._state.items()}
 
     def put(self, content: StateDict, others: Iterable[str], device: torch.device) -> None:
-        """Take over what was loaded.
+        """Take over the loaded content.
 
         Args:
-            content: By name.
-            others: Names of what is in another form.
-            device: For tensors that were not on the CPU.
+            content: Name -> loaded content.
+            others: Names of converted values.
+            device: Device for tensors that were not on the CPU.
 
         """
         for name, own in self._objects():
@@ -108,7 +108,7 @@ class LoopData:
             if name in others:
                 value = from_data(None if is_stateful else own, value, device)
             if isinstance(own, Stateful):
-                if is_small(own) or isinstance(value, dict):  # FSDP's strategy loads only what is sharded itself
+                if is_small(own) or isinstance(value, dict):  # FSDP's strategy itself loads sharded objects only
                     own.load_state_dict(value)
             else:
                 self._state[name] = value

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What :class:`~lightning_sagemaker.callbacks.fabric_state.FabricState` writes into a checkpoint, entry by entry."""
+"""The entries that :class:`~lightning_sagemaker.callbacks.fabric_state.FabricState` writes into a checkpoint."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ class LoopRankEntry(TypedDict):
 
 
 class ReducerEntry(TypedDict):
-    """DDP's buckets of the next step, and whether it sends buffers before it; None without DDP."""
+    """DDP's buckets of the next step, and whether it broadcasts buffers before it; None without DDP."""
 
     buckets: Layout | None
     sends: bool | None
 
 
 class LoopEntry(TypedDict):
-    """What a checkpoint holds in addition to the user's objects.
+    """The content of a checkpoint in addition to the user's objects.
 
     Attributes:
         epoch: The current epoch.
-        batch: Batches of it that have been trained on.
-        step: Batches of all epochs.
-        calls: How often Fabric's loader was iterated.
+        batch: Number of batches of this epoch that have been trained on.
+        step: Number of batches of all epochs.
+        calls: Number of iterations of Fabric's loader.
         batch_size: Samples of one rank in a batch; None if unknown.
-        samples: Samples of the epoch that all ranks have taken; None if unknown.
-        modules: Modules of each of the user's objects.
-        ranks: Facts of each rank.
+        samples: Samples of the epoch that all ranks have consumed; None if unknown.
+        modules: State of the modules among the user's objects.
+        ranks: State of each rank.
 
     """
 
@@ -59,11 +59,11 @@ class LoopEntry(TypedDict):
 
 
 class WrittenEntry(LoopEntry):
-    """The same, as it is in a file; files of earlier versions lack these.
+    """The entry as it is in a file; files of earlier versions lack the additional fields.
 
     Attributes:
         flags: Which parts of the modules are frozen, or in evaluation mode.
-        others: Names of the values that are not in the form that the script gave them.
+        others: Names of converted values.
 
     """
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Interruptible custom loops with Fabric: what SpotInterruption and AutoResume are for the Trainer."""
+"""Interruptible custom loops with Fabric, the counterpart of the Trainer's SpotInterruption and AutoResume."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lightning_sagemaker.callbacks.fabric_state import FabricState
 from lightning_sagemaker.callbacks.interruption import Interrupted
 from lightning_sagemaker.callbacks.signals import StopSignals
 from lightning_sagemaker.collectives.async_max import AsyncMaxReduce
-from lightning_sagemaker.collectives.pace import Pace, ask
+from lightning_sagemaker.collectives.pace import Pace, exchange
 from lightning_sagemaker.data.position import Watch
 from lightning_sagemaker.data.tracked import release, watch
 from lightning_sagemaker.data.workers import STOP_SIGNALS
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _STOP, _SAVE = range(2)
-"""Messages between ranks."""
+"""Indices of the flags that ranks exchange."""
 
 
 class InterruptibleLoop:
-    """The epochs and batches of a custom loop, starting where an interrupted run stopped.
+    """Iterates over the epochs and batches of a custom loop, from the position where an interrupted run stopped.
 
     When any rank receives a signal, all ranks stop after the same batch, with a checkpoint and exit code 143; after a
     restart the loop resumes with the next batch, with the same samples and random numbers as an uninterrupted run::
@@ -50,22 +50,22 @@ class InterruptibleLoop:
     ``state`` only: everything else starts over.
 
     Args:
-        fabric: Fabric, after ``launch()``; what it has set up is in ``state``.
-        dirpath: Folder of the checkpoints, shared by all hosts, or kept by SageMaker for the first.
-        state: Everything that training changes, as for ``fabric.save``: modules, optimizers, schedules, plain values,
-            which are rank zero's and are replaced in it when a checkpoint is loaded, generators and metrics, each rank's.
-        save_every: Time between checkpoints. None: only the last one.
-        keep: How many of them are kept.
+        fabric: Fabric, after ``launch()``; the objects that it has set up must be in ``state``.
+        dirpath: Folder of the checkpoints, shared by all hosts, or synced with S3 by SageMaker.
+        state: Everything that training changes, as for ``fabric.save``: modules, optimizers, schedulers, generators and
+            metrics (saved for each rank), and plain values (rank zero's, replaced in ``state`` when a checkpoint is loaded).
+        save_every: Time between checkpoints. None to save only the last one.
+        keep: Number of checkpoints to keep.
         signals: Signals that stop training.
         grace: Seconds from a signal to the end of the process.
         exit_code: Exit code of all ranks after an interruption.
-        overhead: Share of a batch's time that synchronizing with the other ranks may take.
-        weights_only: Load data only. ``False`` allows the files to run code: use it for trusted checkpoints only.
+        overhead: Fraction of a batch's time that synchronizing with the other ranks may take.
+        weights_only: Whether to load data only. ``False`` allows the files to run code: use it for trusted checkpoints only.
 
     Attributes:
-        epoch: The current one.
-        batch: Batches of this epoch that have been trained on.
-        step: Batches trained on in all epochs.
+        epoch: The current epoch.
+        batch: Number of batches of this epoch that have been trained on.
+        step: Number of batches that have been trained on in all epochs.
 
     """
 
@@ -111,14 +111,14 @@ class InterruptibleLoop:
 
     @property
     def discarded(self) -> bool:
-        """Whether the current pass through the body does not count: in a job that recovers from the loss of a rank."""
+        """Whether the current pass through the body is discarded, as with recovery from the loss of a rank."""
         return False
 
     def epochs(self, count: int | None = None) -> Generator[int, None, None]:
-        """Numbers of the remaining epochs, from the checkpoint on; collective over all ranks.
+        """Yield the numbers of the remaining epochs, from the checkpoint on. Collective over all ranks.
 
         Args:
-            count: Total number of epochs; None: unlimited.
+            count: Total number of epochs; None for no limit.
 
         Raises:
             CheckpointError: If there is a checkpoint that cannot be used.
@@ -129,27 +129,27 @@ class InterruptibleLoop:
         try:
             self.epoch, self.batch, self.step = self._state.load()
             self._saved_at = time.monotonic()
-            self._training.begin(self.step)
+            self._training.start(self.step)
             for number in itertools.count(self.epoch) if count is None else range(self.epoch, count):
                 self.epoch = number
                 yield number
                 self._state.end_epoch()
                 self.batch = 0
-                self._hear(self._votes.read())
+                self._act_on(self._votes.wait())
                 if self._stops:
                     self.epoch += 1
                     self._stop()
-                self._training.asked(self.step, 1, waits=True)  # whoever was elsewhere for long is asked soon
+                self._training.schedule(self.step, 1, waits=True)  # soon, as ranks may have been elsewhere for long
             self._state.complete()
         finally:
             self._release()
 
     def batches(self, loader: Iterable[T], every: int = 1) -> Generator[T, None, None]:
-        """The remaining batches of an epoch; collective over all ranks.
+        """Yield the remaining batches of an epoch. Collective over all ranks.
 
         Args:
-            loader: From ``fabric.setup_dataloaders``, or any other iterable.
-            every: Stop and save only after this many batches: those of an optimizer step, with gradient accumulation.
+            loader: Loader from ``fabric.setup_dataloaders``, or any other iterable.
+            every: Stop and save only after multiples of this many batches: with gradient accumulation, those of a step.
 
         """
         inner = inner_loader(loader)
@@ -172,16 +172,16 @@ class InterruptibleLoop:
         self._state.end_batches(self._watch, self.batch)
 
     def evaluation(self, loader: Iterable[T]) -> Generator[T, None, None]:
-        """Batches of an evaluation, between which signals are handled; a stopped evaluation is repeated.
+        """Yield the batches of an evaluation, between which signals are handled; a stopped evaluation is repeated.
 
-        If the script has exchanged the weights for it (averages, as ``ema.copy_to``), the state has those of the training.
-        The first such evaluation is not stopped within: only then is it known that the weights need to be copied before.
+        If the script has swapped the weights for it (averages, as ``ema.copy_to``), a checkpoint has those of the training.
+        The first such evaluation is not interrupted, as only then it is known that the weights must be copied before.
 
         Args:
             loader: Any iterable; ranks may have different numbers of batches.
 
         Raises:
-            ValueError: If it is the one whose batches are being trained on.
+            ValueError: If it is the loader whose batches are being trained on.
 
         """
         if self._within and self._watch is not None and inner_loader(loader) is self._watch.loader:
@@ -191,18 +191,18 @@ class InterruptibleLoop:
                 " data."
             )
         self._training.pause()
-        self._hear(self._votes.read())
-        self._votes.ask([-len(loader) if isinstance(loader, Sized) else 0])
-        fewest = -int((self._votes.read() or [0.0])[0])
-        self._votes.ask([float(not self._state.weights.can_go_back())])
-        lacks = any(self._votes.read() or [0.0])
+        self._act_on(self._votes.wait())
+        self._votes.start([-len(loader) if isinstance(loader, Sized) else 0])
+        fewest = -int((self._votes.wait() or [0.0])[0])
+        self._votes.start([float(not self._state.weights.can_go_back())])
+        lacks = any(self._votes.wait() or [0.0])
         if lacks and not self._has_said:
             self._has_said = True
             rank_zero_info(
                 "The weights of an evaluation are not those of the training, of which there is no copy: a stop waits for its"
                 " end. There will be one for the next evaluation, unless they are sharded."
             )
-        self._evaluation.begin(0)
+        self._evaluation.start(0)
         try:
             for number, batch in enumerate(loader, 1):
                 yield batch
@@ -212,30 +212,30 @@ class InterruptibleLoop:
                     self._state.go_back()
                     self._stop()
         finally:
-            self._hear(self._votes.read())
-            self._training.go_on()
+            self._act_on(self._votes.wait())
+            self._training.resume()
 
     def collective(self, operation: Callable[[], T]) -> T | None:
-        """Call what is repeated as a whole if a rank is lost: an evaluation and the collectives on its result.
+        """Run an operation that is repeated as a whole if a rank is lost: an evaluation and the collectives on its result.
 
         Also for collectives that are not Fabric's, such as a metric's ``compute``.
 
         Args:
-            operation: Repeatable; called once, unless the job recovers.
+            operation: A repeatable function; called once, unless the job recovers.
 
         Returns:
-            Its result; None in a pass that is discarded.
+            The operation's result; None in a pass that is discarded.
 
         """
         return operation()
 
     def save(self) -> Path | None:
-        """Write a checkpoint; within the body of a batch, after it. Collective.
+        """Write a checkpoint; when called in the body of a batch, after the body. Collective.
 
-        After the last batch of an epoch the checkpoint is one of that batch's end: a resume repeats what follows it.
+        After the last batch of an epoch the checkpoint has the state of that batch's end: a resumed run repeats later code.
 
         Returns:
-            Its path; None if it is written later.
+            Path of the checkpoint; None if it is written later.
 
         Raises:
             RuntimeError: On all ranks, if it cannot be written.
@@ -253,9 +253,9 @@ class InterruptibleLoop:
         self._signals.is_alive()
         if pace.is_due(count):
             is_due = pace is self._training and self._is_first and time.monotonic() - self._saved_at >= self._interval
-            self._hear(ask(self._votes, pace, count, [self._signals.arrived is not None, is_due]))
+            self._act_on(exchange(self._votes, pace, count, [self._signals.arrived is not None, is_due]))
 
-    def _hear(self, known: list[float] | None) -> None:
+    def _act_on(self, known: list[float] | None) -> None:
         if known is not None and len(known) > _SAVE:
             self._stops, self._saves = self._stops or bool(known[_STOP]), self._saves or bool(known[_SAVE])
 

@@ -45,19 +45,19 @@ if TYPE_CHECKING:
     from lightning_sagemaker.data.position import Position
 
 
-_STEP = "global_step"  # by it the newest checkpoint is found
-_SENDS = "require_forward_param_sync"  # of DDP: not after a forward pass without gradients
+_STEP = "global_step"  # the key by which the newest checkpoint is found
+_SENDS = "require_forward_param_sync"  # attribute of DDP; False after a forward pass without gradients
 
 
 class FabricState:
-    """State of one loop.
+    """Saves and restores the state of one loop.
 
     Args:
-        fabric: Writes and reads.
+        fabric: Fabric, which writes and reads checkpoints.
         folder: Folder of the checkpoints.
         state: The user's objects.
         keep: Number of checkpoints to keep.
-        weights_only: Load data only.
+        weights_only: Whether to load data only.
 
     Raises:
         ValueError: If the folder is a URL, or an entry has a reserved name, or could not be read from a checkpoint.
@@ -82,18 +82,18 @@ class FabricState:
         if type(fabric.strategy.checkpoint_io) is TorchCheckpointIO:
             fabric.strategy.checkpoint_io = _Noting()
 
-    # Places in the data
+    # Positions in the data
 
     def begin_batches(self, watched: Watch, loader: object, batch: int) -> int:
-        """The loader of an epoch is about to be iterated; restore its position from the checkpoint.
+        """Restore the position of an epoch's loader from the checkpoint, before it is iterated.
 
         Args:
             watched: The watch of the loader.
-            loader: What is iterated.
+            loader: The iterable, possibly Fabric's wrapper.
             batch: Batches of the epoch consumed before the checkpoint.
 
         Returns:
-            As many, in this run's batches.
+            The same number of samples, in this run's batches.
 
         """
         loaded, self.loaded = self.loaded, None
@@ -132,22 +132,22 @@ class FabricState:
         done, rest = 0, None
         if loaded["samples"] is not None and hasattr(watched.loader, "sampler"):
             rest = remaining(watched.loader, place, loaded["epoch"], loaded["samples"], 0, bits)
-        said = "the epoch starts over, and some of its samples are seen twice"
+        message = "the epoch starts over, and some of its samples are seen twice"
         watched.seek(None)
         if rest is not None:
             done = max(0, len(watched.loader) - len(rest))
             watched.seek_rest(rest, done, bits)
-            said = "each sample of the epoch is seen once, in other batches"
+            message = "each sample of the epoch is seen once, in other batches"
         self._samples_before, self._batch_before = (loaded["samples"] or 0) if rest is not None else 0, done
         rank_zero_info(
             f"The checkpoint was saved {f'on {len(positions)} ranks' if positions else 'under supervise'} with batches of"
-            f" {loaded['batch_size']}; here it is {self._fabric.world_size} and {batch_size_of(watched.loader)}: {said}."
+            f" {loaded['batch_size']}; here it is {self._fabric.world_size} and {batch_size_of(watched.loader)}: {message}."
             " Random numbers (dropout) differ."
         )
         return done
 
     def end_batches(self, watched: Watch, batch: int) -> None:
-        """All batches of an epoch were consumed: a stop in an evaluation rolls back to this state."""
+        """Save the state after all batches of an epoch, to which a stop in an evaluation rolls back."""
         self._ended = watched.position(batch)
         self._before_evaluation = values_of(self._state, modules=True)
         self.weights.take(self._state)
@@ -159,20 +159,20 @@ class FabricState:
             self.put(self._before_evaluation)
 
     def values(self) -> Values:
-        """What the body of the loop changes, apart from weights, optimizer states and the states of metrics."""
+        """State that the body of the loop changes, apart from weights, optimizer states and the states of metrics."""
         return values_of(self._state, modules=False)
 
     def put(self, values: Values) -> None:
-        """Restore what :meth:`values` has returned."""
+        """Restore the result of :meth:`values`."""
         put_values(self._state, values)
 
     def as_at_last_batch(self, values: Values | None = None) -> AbstractContextManager[None]:
-        """Within it the state has the values of the last batch's end: what follows it is repeated."""
+        """Context in which the state has the values of the last batch's end, as the code after it is repeated."""
         values = values or self._before_evaluation
         return nullcontext() if values is None else as_with(self._state, values)
 
     def end_epoch(self) -> None:
-        """An epoch has ended."""
+        """Drop the state of the epoch's last batch."""
         self._calls, self._before_evaluation = iterations(self._loader), None
         self.weights.forget()
         self._samples_before = self._batch_before = 0
@@ -223,14 +223,14 @@ class FabricState:
             remove(None, str(self._folder / name))
 
     def complete(self) -> None:
-        """All epochs are over: a later loop of this process with the same folder has its own checkpoints."""
+        """Record that all epochs are complete: a later loop of this process in the same folder has its own checkpoints."""
         complete(self._folder)
 
     def load(self) -> tuple[int, int, int]:
         """Load the newest complete checkpoint, if there is one. Collective.
 
         Returns:
-            Epoch, batches of it, and batches of all epochs.
+            Epoch, number of its batches, and number of batches of all epochs.
 
         Raises:
             CheckpointError: On all ranks, if it cannot be used.
@@ -253,7 +253,7 @@ class FabricState:
         return self.loaded["epoch"], self.loaded["batch"], self.loaded["step"]
 
     def _restore_ranks(self, loaded: WrittenEntry) -> None:
-        """What each rank has of its own."""
+        """Restore the state of this rank."""
         ranks, rank, metrics = loaded["ranks"], self._fabric.global_rank, loop_metrics(self._state)
         restore_loop_generators(self._state, [one.get("generators", {}) for one in ranks], rank)
         own = [one.get("metrics", {}) for one in ranks[rank :: self._fabric.world_size]]
@@ -289,12 +289,12 @@ def _restore_reducer(module: nn.Module | None, kept: ReducerEntry) -> None:
 
 
 class _Noting(SafeCheckpointIO):
-    """Keeps a failure until all ranks know of it: Fabric synchronizes them after a checkpoint."""
+    """Stores a failure until all ranks have synchronized, as Fabric does after a checkpoint."""
 
     failure: str | None = None
 
     def save_checkpoint(self, checkpoint: Checkpoint, path: PathLike, storage_options: object = None) -> None:
-        """Write a checkpoint, or note why not."""
+        """Write a checkpoint, or store the error."""
         self.failure = None
         try:
             super().save_checkpoint(checkpoint, path, storage_options)

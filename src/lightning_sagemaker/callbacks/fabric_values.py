@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is in a custom loop's ``state``, apart from weights and optimizer states: as it was, and put back.
+"""Copies and restores a custom loop's ``state``, apart from weights and optimizer states.
 
-What an evaluation at an epoch's end has changed of it is put back before a stop: the resumed run repeats the evaluation.
+Changes of an evaluation at an epoch's end are undone before a stop, as the resumed run repeats the evaluation.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ if TYPE_CHECKING:
 
 
 Flags = dict[str, dict[str, list[str]]]
-"""By the name of a module in ``state``: which of its parts are frozen, or in evaluation mode."""
+"""Name of a module in ``state`` -> names of its parts that are frozen, or in evaluation mode."""
 
 
 @runtime_checkable
 class Stateful(Protocol):
-    """What has a state: a module, an optimizer, a schedule, a loader."""
+    """An object with a state: a module, an optimizer, a scheduler, a loader."""
 
     def state_dict(self) -> StateDict:
-        """Its state."""
+        """The object's state."""
 
     def load_state_dict(self, state: object) -> object:
-        """Restore it."""
+        """Restore the state."""
 
 
 class Values(TypedDict):
-    """Random states, values and schedules, and the settings of optimizers' groups; metrics and flags if asked for."""
+    """Random states, values and schedulers, and the settings of optimizers' groups; optionally metrics and flags."""
 
     random: RandomState
     values: StateDict
@@ -54,11 +54,11 @@ class Values(TypedDict):
 
 
 def values_of(state: StateDict, modules: bool) -> Values:
-    """All that changes, apart from weights and optimizer states.
+    """Copies of everything that changes, apart from weights and optimizer states.
 
     Args:
         state: The user's objects.
-        modules: Also the states of metrics, and which parameters are trained.
+        modules: Whether to include the states of metrics, and flags of modules.
 
     """
     return {
@@ -71,7 +71,7 @@ def values_of(state: StateDict, modules: bool) -> Values:
 
 
 def put_values(state: StateDict, values: Values) -> None:
-    """Restore what :func:`values_of` has returned."""
+    """Restore the result of :func:`values_of`."""
     restore_random_state(values["random"])
     for name, value in values["values"].items():
         owner = inner_loader(state[name])
@@ -90,7 +90,7 @@ def put_values(state: StateDict, values: Values) -> None:
 
 @contextmanager
 def as_with(state: StateDict, values: Values) -> Iterator[None]:
-    """Within it the state has these values; after it the same objects as before, which the script may refer to."""
+    """Context in which the state has these values; afterwards the previous objects, which the script may refer to."""
     now, objects = values_of(state, modules=True), dict(state)
     put_values(state, values)
     try:
@@ -110,7 +110,7 @@ def loop_metrics(state: StateDict) -> dict[str, Metric]:
 
 
 def loop_flags(state: StateDict) -> Flags:
-    """Which parts of the modules are trained: in a loop that freezes layers it depends on the epoch."""
+    """Flags of the modules, such as those of frozen layers, which may depend on the epoch."""
     return {name: module_flags(named_modules(one), one.parameters()) for name, one in _modules(state).items()}
 
 
@@ -134,7 +134,7 @@ def restore_loop_generators(state: StateDict, ranks: list[StateDict], rank: int)
     Args:
         state: The user's objects, whose generators have rank zero's states.
         ranks: States of each rank that has saved.
-        rank: This one.
+        rank: Rank of this process.
 
     """
     for name, state_of_one in (ranks[rank] if rank < len(ranks) else {}).items():
@@ -143,7 +143,7 @@ def restore_loop_generators(state: StateDict, ranks: list[StateDict], rank: int)
 
 
 def is_small(value: object) -> bool:
-    """Whether a value is neither a module nor an optimizer, which nothing changes after an epoch's last batch."""
+    """Whether a value is neither a module nor an optimizer, which do not change after an epoch's last batch."""
     return not isinstance(value, nn.Module) and not hasattr(value, "param_groups")
 
 
@@ -158,6 +158,6 @@ def _state_of(value: object) -> object:
 
 
 def _without_parameters(value: object) -> list[StateDict]:
-    """Options of an optimizer's groups, which schedules change."""
+    """Options of an optimizer's groups, which schedulers change."""
     groups = getattr(value, "param_groups", ())
     return [{name: option for name, option in group.items() if name != "params"} for group in groups]

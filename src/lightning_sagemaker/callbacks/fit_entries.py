@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What :class:`~lightning_sagemaker.callbacks.fit_state.FitState` writes into a checkpoint, entry by entry."""
+"""The entries that :class:`~lightning_sagemaker.callbacks.fit_state.FitState` writes into a checkpoint."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ class RankState(TypedDict, total=False):
     """State of one rank. A checkpoint from an older version may lack the last entries.
 
     Attributes:
-        random: States of its random number generators.
-        epoch_random: The same at the epoch's beginning, if its hooks are to be called again.
+        random: States of the rank's random number generators.
+        epoch_random: The same at the epoch's start, if its hooks are to be repeated.
         metrics: States of metrics.
         memory: The Trainer's own state.
-        loaders: Positions of its loaders.
+        loaders: Positions of the rank's loaders.
         callbacks: Callback states that differ from rank zero's.
         buffers: Module buffers that differ from rank zero's.
         attributes: Plain attributes that have changed, by owner.
         flags: Names of frozen parameters, modules in evaluation mode, and untracked statistics.
-        batches: Batches of the epoch consumed so far.
+        batches: Number of consumed batches of the epoch.
         step: Completed epochs, and optimizer steps.
         gradients: Accumulated ones, of manual optimization; in a checkpoint None where rank zero has the same.
         fit_loop: State of Lightning's loop, where the checkpoint may be written later.
@@ -67,9 +67,9 @@ class Facts(TypedDict):
         world_size: Number of ranks.
         replicas: Ranks with different data.
         batch_sizes: Samples of one rank in a batch, by loader; None if unknown.
-        samples: Samples of the epoch that all ranks have taken, by loader; None if unknown.
-        ordered_by: Global batch size by which the order of samples was drawn, by loader; 0 if by none.
-        shuffled_by: What determines the order, by loader.
+        samples: Samples of the epoch that all ranks have consumed, by loader; None if unknown.
+        ordered_by: Global batch size on which the order of samples depends, by loader; 0 if it does not.
+        shuffled_by: Kind of order, by loader.
 
     """
 
@@ -85,15 +85,15 @@ class FitEntry(Facts, total=False):
     """A fit in a checkpoint (with ``ranks``), or of one rank for a restart in the same job (with ``own``).
 
     Attributes:
-        phase: Where in the loops it was saved: a :class:`~lightning_sagemaker._compat.loops.Phase`'s value.
+        phase: The point in the loops, as a :class:`~lightning_sagemaker._compat.loops.Phase`'s value.
         cut: Whether the epoch ended early, at the last step.
-        batches: Batches of the epoch consumed so far.
-        accumulate: Batches of an optimizer step.
+        batches: Number of consumed batches of the epoch.
+        accumulate: Number of batches of an optimizer step.
         buckets: DDP's buckets of the next step.
         gradients: Accumulated gradients of rank zero.
         ranks: State of each rank.
         own: State of this rank.
-        again: Whether to call the hooks of a batch's end.
+        again: Whether to repeat the hooks of a batch's end.
         fits: Fits that the process had completed before, with checkpoints in the same folder.
 
     """
@@ -111,12 +111,12 @@ class FitEntry(Facts, total=False):
 
 
 class Noted(TypedDict):
-    """What this rank is about to write.
+    """The content that this rank is about to save.
 
     Attributes:
-        phase: Where in the loops.
+        phase: The point in the loops.
         own: This rank's state.
-        lacks_gradients: Whether gradients have been accumulated that are not in a checkpoint.
+        lacks_gradients: Whether accumulated gradients are missing in the checkpoint.
         cut: Whether the epoch ended early, at the last step.
         buckets: DDP's buckets of the next step.
         facts: The facts that positions depend on.

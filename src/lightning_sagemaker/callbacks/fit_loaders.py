@@ -27,16 +27,16 @@ class FitLoaders:
     """The loaders of training and validation.
 
     Args:
-        trainer: Whose loaders they are.
-        say: Called with a message about what cannot be restored.
+        trainer: The Trainer.
+        report: Called with a message about state that cannot be restored.
 
     Attributes:
         restored: Returns the ids of generators that are restored with the fit.
 
     """
 
-    def __init__(self, trainer: Trainer, say: Callable[[str], None]) -> None:
-        self._trainer, self._say = trainer, say
+    def __init__(self, trainer: Trainer, report: Callable[[str], None]) -> None:
+        self._trainer, self._report = trainer, report
         self._training: list[Watch] = []
         self._validation: list[Watch] = []
         self._wanted_validation: list[Position | None] = []
@@ -46,20 +46,20 @@ class FitLoaders:
         self.restored: Callable[[], set[int]] = set
 
     def watch_training(self, combined: CombinedLoader) -> None:
-        """Called with training's ``CombinedLoader`` before it is iterated."""
+        """Track the loaders of training, before they are iterated."""
         self._training = self._watch(combined)
         for watched in self._training:
             watched.deferred = self._deferred
             self._name_limits(watched)
 
     def watch_validation(self, combined: CombinedLoader) -> None:
-        """Called with validation's."""
+        """Track the loaders of validation, before they are iterated."""
         self._validation = self._watch(combined)
         training = (watched.capture.generators() for watched in self._training)
         self._seek_validation(self.restored().union(*training) if self._wanted_validation else ())
 
     def _watch(self, combined: CombinedLoader) -> list[Watch]:
-        pairs = [watch(loader, self._say) for loader in combined.flattened]
+        pairs = [watch(loader, self._report) for loader in combined.flattened]
         combined.flattened = [loader for loader, _ in pairs]
         return [watched for _, watched in pairs]
 
@@ -69,7 +69,7 @@ class FitLoaders:
             release(watched.loader)
 
     def begin_epoch(self) -> None:
-        """An epoch's iterators are about to be created."""
+        """Start counting, before an epoch's iterators are created."""
         self._dealt, self._orders = {}, []
         for watched in self._training:
             watched.begin_epoch()
@@ -86,7 +86,7 @@ class FitLoaders:
         return {"training": training, "validation": [before_evaluation(watched) for watched in self._validation]}
 
     def read_again(self) -> set[int]:
-        """Ids of the generators that this process draws from once more where a resumed run reads up to its position."""
+        """Ids of the generators that this process draws from again when a resumed run re-reads up to its position."""
         found = (watched.capture.generators() for watched in self._training if _is_read_again(watched))
         return set[int]().union(*found)
 
@@ -147,7 +147,7 @@ class FitLoaders:
         )
 
     def own_of(self, ranks: Sequence[RankState]) -> RankState:
-        """Of the states of all ranks this one's, or another one's if there were fewer."""
+        """This rank's state, or another one's if there were fewer ranks."""
         return ranks[self.place[1] % len(ranks)]
 
     def keep_deal(self, loaded: FitEntry, positions: Positions) -> None:
@@ -172,7 +172,7 @@ class FitLoaders:
         self._seek_validation()
 
     def _seek_validation(self, but: Collection[int] = ()) -> None:
-        """Unless made late, loaders are restored with the rest; by then the generators ``but`` have been drawn from."""
+        """Restore validation loaders that are created late, except for the generators ``but``, which were used meanwhile."""
         for watched, position in zip(self._validation, self._wanted_validation, strict=False):
             if position is not None:
                 put_before_evaluation(watched, position, but)
@@ -180,7 +180,7 @@ class FitLoaders:
             self._wanted_validation = []
 
     def count_cycles(self, batches: int, positions: Positions) -> None:
-        """Tell the ``CombinedLoader`` which of its loaders are exhausted."""
+        """Set which loaders of the ``CombinedLoader`` are exhausted."""
         loaders = self._trainer.fit_loop._combined_loader
         assert loaders is not None
         iterator = loaders._iterator
@@ -195,7 +195,7 @@ class FitLoaders:
         """Redistribute the rest of an epoch to another number of ranks, or in other batches.
 
         Returns:
-            A message that says what equals an uninterrupted run.
+            A log message about what is equal to an uninterrupted run.
 
         """
         self._deferred = False
@@ -255,7 +255,7 @@ class FitLoaders:
         return self.step_ratio(loaded) == 1 and all(is_counted(watched.loader) for watched in self._training)
 
     def _rest(self, loaded: FitEntry, number: int) -> Sequence[object] | None:
-        # The script has other loaders now, or the data lies elsewhere and so is read in another order.
+        # The script has other loaders now, or reads data from elsewhere, in another order.
         if len(loaded["samples"]) != len(self._training) or not self._is_same_order(loaded):
             return None
         loader, samples = self._training[number].loader, loaded["samples"][number]
@@ -271,20 +271,20 @@ class FitLoaders:
         return united([(rank["loaders"]["training"][number] or {}).get("bits") for rank in loaded["ranks"]])
 
     def _name_limits(self, watched: Watch) -> None:
-        """Log at the start what cannot be restored, or only by reading all of it."""
+        """Log at the start what cannot be restored, or only by re-reading all of it."""
         loader = watched.loader
         if has_state(loader):
             return
         dataset = getattr(loader, "dataset", None)
         stream = dataset if isinstance(loader, DataLoader) else loader
         if hasattr(loader, "__next__"):
-            self._say(
+            self._report(
                 f"{type(loader).__name__} can be read only once: a run that is resumed within an epoch starts the "
                 "epoch over."
                 " HINT: give a DataLoader."
             )
         elif held := watched.capture.iterators():
-            self._say(
+            self._report(
                 f"{type(stream).__name__} continues from epoch to epoch (it holds an iterator, {', '.join(held)}): a "
                 "resumed run"
                 " restarts it, so it may see some samples twice and others never. HINT: give the"
@@ -293,7 +293,7 @@ class FitLoaders:
         elif isinstance(stream, IterableDataset) or (
             stream is loader and not isinstance(loader, (Sequence, torch.Tensor))
         ):
-            self._say(
+            self._report(
                 f"{type(stream).__name__} does not report its position: a run that is resumed within an epoch reads it again"
                 " from the beginning, which is exact if that yields the same samples. HINT: give the loader state_dict"
                 " and load_state_dict, as torchdata's StatefulDataLoader, or use a dataset with a length."
@@ -305,7 +305,7 @@ def _was_dealt(rank: RankState) -> bool:
 
 
 def _is_read_again(watched: Watch) -> bool:
-    """Whether this process makes the batches up to a position once more, or a loader brings itself there."""
+    """Whether this process re-reads the batches up to a position, rather than the loader restoring it itself."""
     loader = watched.loader
     if has_state(loader):
         return True

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The state that a checkpoint needs in addition to Lightning's for an exact resume; and resuming from it."""
+"""Saves and restores the state that an exact resume needs in addition to Lightning's."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lightning_sagemaker._compat.connectors import (
 from lightning_sagemaker._compat.loop_state import loop_state
 from lightning_sagemaker._compat.loops import LoopEvents, Phase, phase_of
 from lightning_sagemaker._compat.reloads import reload_as, set_reloads
-from lightning_sagemaker._compat.resume_loops import go_on, is_cut, reopen_epoch
+from lightning_sagemaker._compat.resume_loops import is_cut, reopen_epoch, resume_fit
 from lightning_sagemaker._compat.trainer import counts
 from lightning_sagemaker._lightning import rank_zero_info, rank_zero_warn
 from lightning_sagemaker.callbacks.accumulation import has_accumulated, saves_within, warn_of_lost_gradients
@@ -44,25 +44,25 @@ if TYPE_CHECKING:
     from lightning_sagemaker.callbacks.fit_entries import FitEntry, Noted, RankState
 
 _WRITTEN = ("random", "epoch_random", "metrics", "memory", "loaders", "flags", "attributes")
-"""Entries of a rank's state that are written as they are."""
+"""Entries of a rank's state that are saved unchanged."""
 
 
 class FitState:
-    """State of one fit.
+    """Saves and restores the state of one fit.
 
     Args:
-        trainer: Whose fit it is.
+        trainer: Trainer of the fit.
         events: Events of the fit.
         steps_are_long: Whether a stop does not wait until accumulated gradients are used.
 
     Attributes:
-        found: The checkpoint to resume from, and whether only data is loaded from it.
-        runs: Whether the loops have run, and not for a finder's trial only.
-        complete: Called with the states of all ranks; returns those to write.
-        exchanged: The weights that hooks exchange for a validation.
-        random: Its random number generators.
-        start: The script's hooks of the start, and of an epoch's beginning.
-        modules: A walk over the module that is trained.
+        found: The checkpoint to resume from, and whether it is loaded with ``weights_only``.
+        runs: Whether the loops have run, other than for a finder's trial.
+        complete: Called with the states of all ranks; returns those to save.
+        exchanged: Weights that hooks swap for a validation.
+        random: Random number generators of the fit.
+        start: The script's hooks of the start of the fit and of an epoch.
+        modules: A walk over the trained module.
         attributes: Plain attributes of the script's own classes.
 
     """
@@ -94,7 +94,7 @@ class FitState:
 
     def save(self, checkpoint: Checkpoint) -> None:
         """Add the states of all ranks to a checkpoint that is being saved. Collective."""
-        if not self.runs:  # nothing has begun: as those to which Lightning's finders go back
+        if not self.runs:  # before the fit, like checkpoints that Lightning's finders return to
             checkpoint[STATE] = {}
             return
         self.exchanged.check_saved()
@@ -121,7 +121,7 @@ class FitState:
         }
 
     def _note(self) -> Noted:
-        """The state of this rank to write: not collective."""
+        """The state of this rank to save. Not collective."""
         trainer = self._trainer
         phase, snapshot = phase_of(trainer, self._events), self._snapshot()
         if self._held is not None and self.holds_step:
@@ -144,12 +144,12 @@ class FitState:
         }
 
     def end(self) -> None:
-        """The fit has ended normally: a checkpoint that is saved later holds its current state."""
+        """Record the normal end of the fit: a checkpoint that is saved later has the current state."""
         self._noted = self._note() if self.runs else self._noted
 
     @property
     def is_at_end(self) -> bool:
-        """Whether a fit has ended, without a step since."""
+        """Whether the fit has ended, without a step since."""
         return self._noted is not None and bool(self._noted["own"]["step"] == self._step)
 
     @property
@@ -160,17 +160,17 @@ class FitState:
 
     @property
     def _step(self) -> tuple[int, int]:
-        """Completed epochs and optimizer steps: a state saved before an epoch's end does not include it."""
+        """Completed epochs and optimizer steps; a state from before an epoch's end does not count it."""
         return counts(self._trainer.fit_loop.epoch_progress.current).processed, self._trainer.global_step
 
     def _end_batch(self) -> None:
-        """After an optimizer step, save the state if a checkpoint may come before the next: it excludes gradients."""
+        """After an optimizer step, keep the state if a checkpoint may be saved before the next: that excludes gradients."""
         self._before_validation = None
         if not has_accumulated(self._trainer, Phase.STEP):
             self._hold(Phase.STEP)
 
     def begin_batches(self) -> None:
-        """Before an epoch's first batch: as after a step."""
+        """Before an epoch's first batch, keep the state as after a step."""
         self._hold(Phase.MID_BATCH)
 
     def _hold(self, phase: Phase) -> None:
@@ -181,15 +181,15 @@ class FitState:
         self._before_validation = self._snapshot(full=True)
 
     def _snapshot(self, full: bool = False) -> RankState:
-        """What a checkpoint holds: :meth:`_now`, and plain attributes."""
+        """The state for a checkpoint: :meth:`_now`, and plain attributes."""
         return {**self._now(full), "attributes": self.attributes.stored()}
 
     def _now(self, full: bool = False, looks: bool = True) -> RankState:
         """This rank's state.
 
         Args:
-            full: With everything that a checkpoint saved later would take from the Trainer.
-            looks: Whether modules may have been added since somebody has last looked.
+            full: Whether to include everything that a later checkpoint would take from the Trainer.
+            looks: Whether to walk over the module again, as submodules may have been added.
 
         """
         trainer, loop = self._trainer, self._trainer.fit_loop.epoch_loop
@@ -212,19 +212,19 @@ class FitState:
         }
 
     def hold(self, looks: bool = True) -> FitEntry:
-        """This rank's current state, for :meth:`go_on_from`: not collective. ``looks`` is as for :meth:`_now`."""
+        """This rank's current state, for :meth:`resume_from`. Not collective. ``looks`` is as for :meth:`_now`."""
         phase, snapshot = phase_of(self._trainer, self._events), self._now(full=True, looks=looks)
         facts = cast("FitEntry", self.loaders.facts(snapshot["batches"]))
         return {**facts, "phase": phase.value, "cut": False, "own": snapshot}
 
     def prepare_alone(self) -> None:
-        """Do what a fit does before its first epoch, without a collective: the ranks that this one joins have done it."""
+        """Run a fit's preparation for its first epoch without collectives, as the ranks that this one joins have run it."""
         self.loaders.defer(True)
         self._trainer.fit_loop.setup_data()
         self._trainer.fit_loop.on_run_start()
 
-    def go_on_from(self, held: FitEntry) -> None:
-        """Have the next run of the loops resume from the state of :meth:`hold`, of this rank or of another one."""
+    def resume_from(self, held: FitEntry) -> None:
+        """Make the next run of the loops resume from the result of :meth:`hold`, of this rank or of another one."""
         self._loaded, loop = held, held["own"]["fit_loop"]
         assert loop is not None
         self._trainer.should_stop = False
@@ -235,7 +235,7 @@ class FitState:
     def load(self, checkpoint: Checkpoint) -> None:
         """Keep a checkpoint's state until the loops run."""
         state = checkpoint.get(STATE)
-        if self.runs or (state is not None and "phase" not in state):  # a callback goes back to where it began a trial
+        if self.runs or (state is not None and "phase" not in state):  # a callback restores the state before its trial
             return
         self._loaded = state
         if self._loaded is None:
@@ -250,7 +250,7 @@ class FitState:
             self._try(run)
             return
         if self._has_tried and self.found is not None and not self.runs:
-            # The trial has gone back to where it began, and Lightning has forgotten what was to be loaded then.
+            # The trial has restored its start, and Lightning has dropped the checkpoint that was to be loaded then.
             with reading_own_objects(self._trainer):
                 self._trainer._checkpoint_connector.restore(*self.found)
         self.runs = True
@@ -263,18 +263,18 @@ class FitState:
         if begins := "own" not in loaded:
             reload_as(self._trainer, self.loaders.own_of(loaded["ranks"])["memory"].get("reloads"))
         hooks = loaded.get("again", lambda: None)
-        go_on(self._trainer, Phase(loaded["phase"]), lambda fetcher: self._prepare(loaded, fetcher), begins, hooks)
+        resume_fit(self._trainer, Phase(loaded["phase"]), lambda fetcher: self._prepare(loaded, fetcher), begins, hooks)
 
     def _try(self, run: Callable[[], None]) -> None:
         self._has_tried = True
-        if self._loaded is not None:  # its loaders wait to be told where to begin
+        if self._loaded is not None:  # its loaders are deferred until their position is set
             self.loaders.defer(False)
             self._trainer.fit_loop._combined_loader = None
         run()
         self.loaders.defer(self._loaded is not None)
 
     def _prepare(self, loaded: FitEntry, fetcher: DataFetcher | None) -> None:
-        """Called by the loops, once everything is loaded and the start hooks have run."""
+        """Restore the position; called by the loops, once everything is loaded and the start hooks have run."""
         trainer, phase, (size, rank) = self._trainer, Phase(loaded["phase"]), self.loaders.place
         self.attributes.begin()
         if fetcher is not None and phase is not Phase.BETWEEN:
@@ -289,10 +289,10 @@ class FitState:
             rebuild_as(trainer.strategy.model, loaded["buckets"])
             self._gradients.put(own.get("gradients", {}), loaded.get("gradients", {}))
             self._restore(own, phase)
-            if said := stretch_schedules(trainer, self.loaders.step_ratio(loaded)):
+            if message := stretch_schedules(trainer, self.loaders.step_ratio(loaded)):
                 rank_zero_info(
                     f"accumulate_grad_batches was {loaded['accumulate']} and is {trainer.accumulate_grad_batches} now. "
-                    f"Each sample of the epoch is seen once, in other steps. {said}"
+                    f"Each sample of the epoch is seen once, in other steps. {message}"
                 )
         else:
             self.start.enter(None, None)
@@ -302,7 +302,7 @@ class FitState:
             rank_zero_info(
                 "The checkpoint was saved within a batch: it is trained on again, with other random numbers."
             )
-        if phase is Phase.STEP:  # for a checkpoint before the end of the next step
+        if phase is Phase.STEP:  # in case a checkpoint is saved before the end of the next step
             self._end_batch()
 
     def _find_place(self, loaded: FitEntry, own: RankState, fetcher: DataFetcher | None) -> None:
@@ -326,6 +326,6 @@ class FitState:
         self.random.put(own["random"])
 
     def release(self) -> None:
-        """The fit has ended."""
+        """Release hooks and loaders, at the end of the fit."""
         self.loaders.release()
         self._gradients.release()

@@ -53,20 +53,20 @@ class Heartbeat(AsMade, Callback):
         self._every, self._patience = every, patience
         self._over = Event()
         self._threads: list[threading.Thread] = []
-        self._heard = 0.0
-        self._asked: float | None = None
+        self._received_at = 0.0
+        self._requested_at: float | None = None
         self._loader = LoaderWatch(0, patience)
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Start. Collective over all ranks."""
+        """Start the threads. Collective over all ranks."""
         if self._threads or not dist.is_initialized() or dist.get_world_size() == 1:
             return
         rank = dist.get_rank()
-        store = own_connection(_KEY)  # a collective must not have to wait for this one
+        store = own_connection(_KEY)  # a collective must not wait for this connection
         store.set(f"{_KEY}/{rank}", "0")
         dist.barrier()
         self._over.clear()
-        self._heard = time.monotonic()
+        self._received_at = time.monotonic()
         self._loader = LoaderWatch(rank, self._patience)
         job = job_of(trainer)
         next_rank = (rank + 1) % dist.get_world_size()
@@ -78,7 +78,7 @@ class Heartbeat(AsMade, Callback):
             thread.start()
 
     def on_train_batch_start(self, *_: object) -> None:
-        """A batch has arrived."""
+        """Record that a batch has arrived."""
         self._loader.next_batch()
 
     def on_validation_batch_start(self, *_: object) -> None:
@@ -94,7 +94,7 @@ class Heartbeat(AsMade, Callback):
         self._loader.next_batch()
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Stop; the others no longer expect heartbeats."""
+        """Stop the threads; the others no longer expect heartbeats."""
         self._stop()
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
@@ -113,25 +113,25 @@ class Heartbeat(AsMade, Callback):
         while not self._over.wait(self._every):
             count += 1
             try:
-                self._asked = time.monotonic()
+                self._requested_at = time.monotonic()
                 store.set(f"{_KEY}/{rank}", str(count))
                 found = store.get(f"{_KEY}/{other}")
-                self._asked = None
+                self._requested_at = None
             except RuntimeError:
                 continue
             if found != seen or found == _DONE:
-                seen, self._heard = found, time.monotonic()
+                seen, self._received_at = found, time.monotonic()
         with contextlib.suppress(RuntimeError):
             store.set(f"{_KEY}/{rank}", _DONE.decode())
 
     def _watch(self, rank: int, other: int, job: SageMakerJob) -> None:
-        """A separate thread, as the other one may be waiting for the store."""
+        """Check the timeout, in a separate thread, as the other one may be waiting for the store."""
         while not self._over.wait(self._every):
             self._loader.look()
             now = time.monotonic()
-            if now - self._heard > self._patience:
-                # Rank zero holds the store: where it is frozen, a call of the other thread does not return.
-                no_answer = self._asked is not None and now - self._asked > self._every
+            if now - self._received_at > self._patience:
+                # Rank zero serves the store: if it is frozen, a call of the other thread does not return.
+                no_answer = self._requested_at is not None and now - self._requested_at > self._every
                 _end(rank, 0 if no_answer else other, self._patience, job)
 
 

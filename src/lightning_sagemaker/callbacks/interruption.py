@@ -24,7 +24,7 @@ from lightning_sagemaker.callbacks.shared_folder import without_old_ones
 from lightning_sagemaker.callbacks.signals import StopSignals
 from lightning_sagemaker.collectives.agreement import of_all
 from lightning_sagemaker.collectives.async_max import AsyncMaxReduce
-from lightning_sagemaker.collectives.pace import Pace, ask
+from lightning_sagemaker.collectives.pace import Pace, exchange
 from lightning_sagemaker.data.workers import STOP_SIGNALS
 
 if TYPE_CHECKING:
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
 
 
 _CLOCKS = 60.0
-"""Seconds by which the hosts' clocks may differ."""
+"""Maximum difference of the hosts' clocks, in seconds, without a warning."""
 _SHARE_OF_SAVING = 0.05
-"""Maximum share of the time that periodic saving may take."""
+"""Maximum fraction of the time for periodic saving."""
 _STEP_SECONDS = 1.5
 """Seconds of gradient accumulation beyond which a stop does not wait for the optimizer step."""
 _STOP, _SAVE, _LONG = range(3)
-"""Messages between ranks."""
+"""Indices of the flags that ranks exchange."""
 
 
 class Interrupted(SystemExit):
@@ -57,13 +57,13 @@ class SpotInterruption(AsMade, HasFolder, Callback):
     Since a signal may never arrive, at most the time since the last checkpoint is lost.
 
     Args:
-        dirpath: Folder of the checkpoints. Default: as :class:`~lightning_sagemaker.AutoResume`.
-        save_every: Time between checkpoints; longer if saving takes more than 5% of it. None: only the last one.
-        keep: How many of them are kept.
+        dirpath: Folder of the checkpoints. Default: as in :class:`~lightning_sagemaker.AutoResume`.
+        save_every: Time between checkpoints; longer if saving takes more than 5% of it. None to save only the last one.
+        keep: Number of checkpoints to keep.
         signals: Signals that stop training.
         grace: Seconds from a signal to the end of the process; a checkpoint that would take longer is skipped.
         exit_code: Exit code of all ranks after an interruption.
-        overhead: Share of a step's time that synchronizing with the other ranks may take.
+        overhead: Fraction of a step's time that synchronizing with the other ranks may take.
         patience: Seconds without a step after a signal, after which the process exits without a checkpoint. It may be
             waiting for a process that is gone.
 
@@ -94,7 +94,7 @@ class SpotInterruption(AsMade, HasFolder, Callback):
         self._saved_at = 0.0
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Handle signals from here on, instead of Lightning's handler; collective over all ranks."""
+        """Install the signal handlers, in place of Lightning's. Collective over all ranks."""
         self._votes = AsyncMaxReduce.of_all()
         checkpoint_folder(trainer, self.dirpath)  # decided before the other callbacks' setup
         if (spread := self._votes.clock_spread()) > _CLOCKS:
@@ -106,15 +106,15 @@ class SpotInterruption(AsMade, HasFolder, Callback):
             self._events = events_of(trainer)
             self._events.after_batch.append(lambda: self._end_batch(trainer))
             if not any(isinstance(callback, AutoResume) for callback in callbacks_of(trainer)):
-                # A checkpoint without an exact resume would be of little use; its setup is called next.
+                # A checkpoint is of little use without AutoResume, whose setup Lightning calls next.
                 callbacks_of(trainer).append(AutoResume(search=False))
         environment = getattr(trainer.strategy, "cluster_environment", None)
         if type(environment).__name__ == "SLURMEnvironment":
-            return  # Lightning's handler saves and queues the job again
+            return  # Lightning's handler saves and requeues the job
         self._signals.install()
         self._signals.leave_by(self._leave)
         self._taken.take(trainer._signal_connector, "register_signal_handlers", lambda _: lambda: None)
-        # It asks all ranks at each step, on the device.
+        # Replaced, as it reduces over all ranks at each step, on the device.
         self._taken.take(trainer.fit_loop.epoch_loop, "_broadcast_sigterm_tensor", lambda _: lambda: None)
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -127,7 +127,7 @@ class SpotInterruption(AsMade, HasFolder, Callback):
 
     def _restore(self) -> None:
         self._signals.uninstall()
-        self._taken.give_back()
+        self._taken.restore()
         if self._events is not None:
             self._events.release()
             self._events = None
@@ -140,20 +140,20 @@ class SpotInterruption(AsMade, HasFolder, Callback):
         """Start the timer."""
         self._step, self._batches = trainer.global_step, 0
         self._stops = self._saves = False
-        self._training.begin(0)
+        self._training.start(0)
         self._saved_at = time.monotonic()
 
     def begin_again(self, trainer: Trainer) -> None:
-        """The ranks have changed: drop pending requests, and count with the current ranks."""
-        self._votes.forget()
+        """Drop pending exchanges and restart the counters, as the ranks have changed."""
+        self._votes.discard()
         self.on_train_start(trainer, trainer.lightning_module)
 
     def on_train_batch_start(self, trainer: Trainer, *_: object) -> None:
-        """From here on there is something to save."""
+        """Stop exiting at once on a signal, as from now on there is state to save."""
         self._signals.leave_by(None)
 
     def _end_batch(self, trainer: Trainer) -> None:
-        """After a batch and everything that follows it, check for the others' signals."""
+        """Check for signals of all ranks, after a batch and everything that follows it."""
         steps, self._step = trainer.global_step - self._step, trainer.global_step
         self._batches += 1
         self._signals.is_alive()
@@ -165,39 +165,39 @@ class SpotInterruption(AsMade, HasFolder, Callback):
                 self._save(trainer)
 
     def _check(self, trainer: Trainer, pace: Pace, count: int) -> None:
-        """Read the pending result, and exchange again after ``count`` batches of a kind."""
+        """Exchange flags, if due after ``count`` batches, and act on the result."""
         if not pace.is_due(count):
             return
         is_due = trainer.training and trainer.is_global_zero and time.monotonic() - self._saved_at >= self._interval
         is_long = pace.batch_seconds(count) * trainer.accumulate_grad_batches > _STEP_SECONDS
-        known = ask(self._votes, pace, count, [self._signals.arrived is not None, is_due, is_long])
-        self._hear(known)
+        known = exchange(self._votes, pace, count, [self._signals.arrived is not None, is_due, is_long])
+        self._act_on(known)
         if trainer.training:
             auto_resume_of(trainer).steps_are_long = bool(known[_LONG])
 
-    def _hear(self, known: Sequence[float] | None) -> None:
+    def _act_on(self, known: Sequence[float] | None) -> None:
         if known is not None:
             self._stops, self._saves = self._stops or bool(known[_STOP]), self._saves or bool(known[_SAVE])
 
     def _begin_evaluation(self, trainer: Trainer, batches: Sequence[float]) -> None:
-        """Ranks may have different numbers of batches, so they exchange as often as the one with the fewest of a loader can.
+        """Count the batches for exchanges: of each loader, as many as the rank with the fewest batches has.
 
         Between two loaders Lightning reduces what was logged.
         """
         self._training.pause()
-        self._hear(self._votes.read())  # what was asked in training
+        self._act_on(self._votes.wait())  # pending from training
         self._signals.leave_by(None)
-        self._votes.ask([-count if math.isfinite(count) else 0 for count in batches or [0]])
-        found = self._votes.read()
+        self._votes.start([-count if math.isfinite(count) else 0 for count in batches or [0]])
+        found = self._votes.wait()
         assert found is not None
         self._evaluated, self._fewest = 0, [-count for count in found]
-        self._evaluation.begin(0)
+        self._evaluation.start(0)
         if self._stops:
             self._stop(trainer)
 
     def _end_evaluation_batch(self, trainer: Trainer, number: int, loader: int) -> None:
         self._signals.is_alive()
-        with usual_collectives():  # a job that recovers in itself refuses a script's, whose numbers of batches differ
+        with usual_collectives():  # recovery in the job refuses collectives while numbers of batches differ
             if number < self._fewest[loader]:
                 self._evaluated += 1
                 self._check(trainer, self._evaluation, self._evaluated)
@@ -205,7 +205,7 @@ class SpotInterruption(AsMade, HasFolder, Callback):
                 self._stop(trainer, within_validation=bool(trainer.validating))
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Ranks count their batches."""
+        """Start counting the batches of the evaluation."""
         if not trainer.sanity_checking:
             self._begin_evaluation(trainer, trainer.num_val_batches)
 
@@ -218,24 +218,24 @@ class SpotInterruption(AsMade, HasFolder, Callback):
         batch_idx: int,
         dataloader_idx: int = 0,
     ) -> None:
-        """Check for the others' signals."""
+        """Check for signals of all ranks."""
         if not trainer.sanity_checking:
             self._end_evaluation_batch(trainer, batch_idx, dataloader_idx)
 
     on_test_batch_end = on_predict_batch_end = on_validation_batch_end
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Count training's batches again."""
+        """Continue counting training's batches."""
         if not trainer.sanity_checking:
-            self._hear(self._votes.read())  # what was asked and not yet needed
-            self._training.go_on()
+            self._act_on(self._votes.wait())  # a pending exchange
+            self._training.resume()
 
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Ranks count their batches."""
+        """Start counting the batches of the evaluation."""
         self._begin_evaluation(trainer, trainer.num_test_batches)
 
     def on_predict_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Ranks count their batches."""
+        """Start counting the batches of the evaluation."""
         self._begin_evaluation(trainer, trainer.num_predict_batches)
 
     @property
@@ -268,13 +268,15 @@ class SpotInterruption(AsMade, HasFolder, Callback):
             remove(trainer, f"{folder}/{name}")
 
     def _stop(self, trainer: Trainer, within_validation: bool = False) -> None:
-        """Exit this process, with a checkpoint; all ranks get here together."""
+        """Exit this process, with a checkpoint. Collective."""
         if trainer.state.fn == "fit":
-            beside = getattr(trainer.strategy, "background_seconds", 0.0)
+            background_seconds = getattr(trainer.strategy, "background_seconds", 0.0)
             if within_validation:
                 swap_averages(trainer)
             are_own = of_all(auto_resume_of(trainer).fit_state.exchanged.put_back(), trainer.world_size)
-            left, needed = trainer.strategy.broadcast((self._seconds_left(), max(self._save_seconds or 0.0, beside)))
+            left, needed = trainer.strategy.broadcast(
+                (self._seconds_left(), max(self._save_seconds or 0.0, background_seconds))
+            )
             if not all(are_own):
                 rank_zero_warn(
                     f"Interrupted at step {trainer.global_step}: skipping the checkpoint, as a hook has exchanged the"
@@ -283,7 +285,7 @@ class SpotInterruption(AsMade, HasFolder, Callback):
                 )
             elif needed < left:
                 path = self._save(trainer)
-                if hasattr(trainer.strategy, "finish_saving"):  # it may be written asynchronously
+                if hasattr(trainer.strategy, "finish_saving"):  # the checkpoint may be written asynchronously
                     trainer.strategy.finish_saving()
                 rank_zero_info(f"Interrupted at step {trainer.global_step}: wrote {path}, exit code {self._exit_code}.")
             else:

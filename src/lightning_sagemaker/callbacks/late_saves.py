@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checkpoint callbacks that save at a batch's end do so after the module's own hook of that end.
+"""Delays checkpoint callbacks that save at a batch's end until after the module's ``on_train_batch_end``.
 
-Lightning calls the callbacks' hooks first. A checkpoint that is saved in them lacks what ``on_train_batch_end`` of the
-module changes, such as an average of its weights, and a run that resumes from it does not call that hook again.
+Lightning calls the callbacks' hooks first. A checkpoint that is saved in them lacks changes of the module's
+hook, such as an average of its weights, and a run that resumes from it does not repeat that hook.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _HOOK = "on_train_batch_end"
 
 
 class LateSaves:
-    """Those of a Trainer's checkpoint callbacks, until :meth:`release`.
+    """Delays the saves of a Trainer's checkpoint callbacks, until :meth:`release`.
 
     Args:
-        trainer: Whose they are.
-        events: Events of its fit.
+        trainer: The Trainer.
+        events: Events of the Trainer's fit.
 
     """
 
@@ -55,5 +55,5 @@ class LateSaves:
             self._waiting.pop(min(self._waiting))()
 
     def release(self) -> None:
-        """Let the callbacks save when Lightning calls them."""
-        self._taken.give_back()
+        """Restore the callbacks, which then save when Lightning calls them."""
+        self._taken.restore()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A rank that waits for its data loader logs that, while the others wait for that rank."""
+"""Logs that a rank waits for its data loader, as the others wait for that rank."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from torch.utils.data import dataloader
 
 
 class LoaderWatch:
-    """Logs once per batch that this process has waited too long for it.
+    """Logs, at most once per batch, that this process has waited too long for the batch.
 
-    A worker that hangs, be it in the user's code or in a fork, raises no error: the training process waits for its
+    A worker that hangs, in the user's code or in a fork, raises no error: the training process waits for its
     batch forever, and the other ranks wait in a collective whose timeout does not identify that rank.
 
     Args:
         rank: Rank of this process.
-        patience: Seconds.
+        patience: Seconds of waiting before the log line.
 
     """
 
@@ -30,29 +30,29 @@ class LoaderWatch:
         self._was_said = False
 
     def next_batch(self) -> None:
-        """A batch has arrived. Called by the training thread."""
+        """Record that a batch has arrived. Called by the training thread."""
         self._batches += 1
 
     def look(self) -> None:
-        """Called periodically by another thread."""
+        """Check the waiting time. Called periodically by another thread."""
         now = time.monotonic()
-        if self._seen != self._batches or not _is_in_loader():  # a long step is not waiting
+        if self._seen != self._batches or not _is_in_loader():  # a long step does not count as waiting
             self._seen, self._since, self._was_said = self._batches, now, False
         elif now - self._since > self._patience and not self._was_said:
             self._was_said = True
-            _say(self._rank, now - self._since)
+            _log_wait(self._rank, now - self._since)
 
 
 def _is_in_loader() -> bool:
-    """Whether the main thread is in the code of torch's loaders."""
+    """Whether the main thread runs code of torch's loaders."""
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     while frame is not None and frame.f_code.co_filename != dataloader.__file__:
         frame = frame.f_back
     return frame is not None
 
 
-def _say(rank: int, seconds: float) -> None:
-    # Other children may be older ones, as a loader's whose epoch is over; the newest are most likely these.
+def _log_wait(rank: int, seconds: float) -> None:
+    # Other children may be older, such as another loader's workers; the newest are most likely this loader's.
     workers = [
         str(pid) for pid in sorted((worker.pid or 0 for worker in multiprocessing.active_children()), reverse=True)
     ]

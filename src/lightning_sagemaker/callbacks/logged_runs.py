@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loggers whose run is resumed along with training: their run id is in the checkpoint."""
+"""Saves and restores the run ids of loggers whose run is resumed along with training."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class ResumableLogger(Protocol):
     """A logger whose run can be resumed."""
 
     def run_state(self) -> StateDict:
-        """What identifies the run."""
+        """The state that identifies the run."""
 
     def load_run_state(self, state: StateDict) -> None:
-        """Resume it."""
+        """Resume the run."""
 
 
 def save_logged_runs(trainer: Trainer, checkpoint: Checkpoint) -> None:
@@ -33,7 +33,7 @@ def save_logged_runs(trainer: Trainer, checkpoint: Checkpoint) -> None:
 
 
 def load_logged_runs(trainer: Trainer, checkpoint: Checkpoint) -> None:
-    """Tell loggers which run to resume, before anything is logged."""
+    """Pass the saved runs to the loggers, before anything is logged."""
     runs = checkpoint.get(STATE, {}).get(_ENTRY, {})
     for place, logger in _with_runs(trainer):
         if str(place) in runs:
@@ -41,6 +41,6 @@ def load_logged_runs(trainer: Trainer, checkpoint: Checkpoint) -> None:
 
 
 def _with_runs(trainer: Trainer) -> list[tuple[int, ResumableLogger]]:
-    # Asked of the class: Lightning's dummy logger has every attribute.
+    # Tested on the class, as Lightning's dummy logger has every attribute.
     found = [(place, one) for place, one in enumerate(trainer.loggers) if hasattr(type(one), "load_run_state")]
     return cast("list[tuple[int, ResumableLogger]]", found)

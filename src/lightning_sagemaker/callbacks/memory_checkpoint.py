@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checkpoints in memory, of this host and of the next, from which sharded training resumes in restarted processes."""
+"""Checkpoints in the memory of this host and the next, from which sharded training resumes in restarted processes."""
 
 from __future__ import annotations
 
@@ -32,42 +32,42 @@ if TYPE_CHECKING:
     from lightning_sagemaker._types import LightningModule, Trainer
 
 _FITS = itertools.count()
-"""Numbers of the fits of this script, so that a restarted one does not take a later fit's state for an earlier one's."""
+"""Counter of this script's fits, so that a restarted script does not use a later fit's state for an earlier one."""
 
 
 class _Sharded(Protocol):
-    """A strategy whose checkpoints can be those of each rank."""
+    """A strategy that supports checkpoints of each rank's own state."""
 
     local_rank: int
 
     def own_parts(self) -> AbstractContextManager[None]:
-        """Within it a checkpoint has the weights and optimizer states of this process."""
+        """Context in which a checkpoint has the weights and optimizer states of this process."""
 
 
 class _Outcome(NamedTuple):
-    """What has become of the last copy: on all ranks, so that they agree."""
+    """Outcome of the last copy on a rank, exchanged with all ranks."""
 
     is_over: bool
     failure: str | None
 
 
 class MemoryCheckpoint(AsMade, Callback):
-    """Keeps each rank's training state in memory, from which :class:`AutoResume` continues after a restart of the processes.
+    """Keeps each rank's training state in memory, from which :class:`AutoResume` resumes after a restart of the processes.
 
-    For models that exist once, sharded across the ranks by ``"smddp_fsdp"`` or ``"smp"``, whose ranks cannot continue
-    without each other: when one dies, all are restarted (by ``supervise``, or ``torchrun --max-restarts``), but not
-    from disk, and the last few steps are repeated. Every ``every_n_steps`` steps each rank copies its shards, as an
+    For models without replicas, sharded across the ranks by ``"smddp_fsdp"`` or ``"smp"``, whose ranks cannot continue
+    without each other: when one dies, all are restarted (by ``supervise``, or ``torchrun --max-restarts``), and resume
+    from memory with only a few repeated steps. Every ``every_n_steps`` steps each rank copies its shards, as an
     asynchronous checkpoint does, and writes them to its host's memory while training continues; with several hosts, to
     the next host's memory too. A restarted rank whose host is new gets its file from there. Without a complete set, the
     newest checkpoint is used.
 
     Args:
-        every_n_steps: Optimizer steps between copies. One that is due while the last is being written is skipped.
+        every_n_steps: Optimizer steps between copies. A copy that is due while the last is being written is skipped.
         folder: Folder in memory (tmpfs), of this job alone, on each host. Default: one in ``/dev/shm`` that belongs to the
             launcher, and is removed after the fit, or by the next job if the launcher dies.
 
     Raises:
-        MisconfigurationException: With a strategy that does not shard parameters, or with pipeline stages.
+        MisconfigurationException: If the strategy does not shard parameters, or has pipeline stages.
 
     """
 
@@ -89,7 +89,7 @@ class MemoryCheckpoint(AsMade, Callback):
         """Find the folder.
 
         Raises:
-            CheckpointError: If there is no memory for files.
+            CheckpointError: If there is no folder in memory.
 
         """
         if stage != "fit" or self._memory is not None:
@@ -131,14 +131,14 @@ class MemoryCheckpoint(AsMade, Callback):
         resume.look_in(lambda least: self._newest(trainer, least))
 
     def _newest(self, trainer: Trainer, least: int) -> str | None:
-        """The file of this rank to resume from, if all have one of the same step. Collective.
+        """This rank's file to resume from, if all ranks have one of the same step. Collective.
 
         Args:
             trainer: The Trainer.
-            least: Steps of the newest checkpoint that is not in memory.
+            least: Number of steps of the newest checkpoint on disk.
 
         Returns:
-            None if there is none, or an older one.
+            The file; None if there is none, or only older ones.
 
         """
         memory = self._memory
@@ -182,7 +182,7 @@ class MemoryCheckpoint(AsMade, Callback):
         return result
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Count from here."""
+        """Start counting steps."""
         self._step = trainer.global_step
         self._due = self._step + self._every_n_steps
 
@@ -194,7 +194,7 @@ class MemoryCheckpoint(AsMade, Callback):
                 self._begin(trainer, self._memory)
 
     def _last_is_over(self, trainer: Trainer, memory: HostMemory) -> bool:
-        """Whether all ranks are done with the last copy. Collective."""
+        """Whether all ranks have completed the last copy. Collective."""
         is_over = self._thread is None or not self._thread.is_alive()
         outcomes = of_all(_Outcome(is_over, self._failure), trainer.world_size)
         failures = [f"rank {rank}: {one.failure}" for rank, one in enumerate(outcomes) if one.failure]
@@ -210,7 +210,7 @@ class MemoryCheckpoint(AsMade, Callback):
         return all(one.is_over for one in outcomes)
 
     def _begin(self, trainer: Trainer, memory: HostMemory) -> None:
-        """Copy, and start writing."""
+        """Copy the state, and start writing."""
         strategy = cast("_Sharded", trainer.strategy)
         self._join()
         with strategy.own_parts():
@@ -233,11 +233,11 @@ class MemoryCheckpoint(AsMade, Callback):
     def _run(
         self, memory: HostMemory, last: int, file: RankFile, fill: Callable[[Path], None], deferred: DeferredCopies
     ) -> None:
-        """The thread."""
+        """Main function of the thread."""
         path = None
         try:
             deferred.run()
-            memory.remove_before(last)  # which is complete on all hosts
+            memory.remove_before(last)  # this step is complete on all hosts
             path = memory.write(file, fill)
         except Exception as error:
             self._failure = f"{type(error).__name__}: {error}"
@@ -253,7 +253,7 @@ class MemoryCheckpoint(AsMade, Callback):
             self._deferred.release()
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Remove the files: what follows does not need them."""
+        """Remove the files, which are no longer needed."""
         memory = self._memory
         self._join()
         if memory is not None:
@@ -269,5 +269,5 @@ class MemoryCheckpoint(AsMade, Callback):
         self._memory, self._failure, self._has_failed = None, None, False
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """The files stay, for the processes that follow."""
+        """Keep the files, for the restarted processes."""
         self.teardown(trainer, pl_module, "fit")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Metrics as lines that a person and a log service can both read."""
+"""Logs metrics as lines that are readable for people and for log services."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ __all__ = ["MetricLogger", "format_line", "metric_definitions"]
 class MetricLogger(Logger):
     """Prints one line for each logged step, on rank zero: ``step=10 epoch=0 loss=5.1234 accuracy=0.1``.
 
-    It replaces the progress bar where there is no terminal. :func:`metric_definitions` gives the regular
+    It replaces the progress bar if there is no terminal. :func:`metric_definitions` returns the regular
     expressions with which CloudWatch parses the lines.
 
     Args:
-        stream: Where to print; standard output by default, looked up at each line.
+        stream: Output stream. Default: the current ``sys.stdout`` at each line.
 
     """
 
@@ -40,7 +40,7 @@ class MetricLogger(Logger):
 
     @rank_zero_only
     def log_hyperparams(self, params: object, *args: object, **kwargs: object) -> None:
-        """Hyperparameters are not metrics: nothing is printed."""
+        """Does nothing, as hyperparameters are not metrics."""
 
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:

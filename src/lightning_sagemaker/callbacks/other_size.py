@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A fit resumes on another number of ranks, or with other batches, than its checkpoint was saved with."""
+"""Resumes a fit with another number of ranks, or other batches, than its checkpoint was saved with."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 def restore_from_other_ranks(
     trainer: Trainer, loaders: FitLoaders, attributes: PlainAttributes, loaded: FitEntry, fetcher: DataFetcher | None
 ) -> None:
-    """Deal what the ranks of then had.
+    """Distribute the states of the earlier ranks to the current ones.
 
     Args:
-        trainer: Which resumes.
-        loaders: Its loaders.
-        attributes: The plain attributes of its module and callbacks.
+        trainer: The Trainer that resumes.
+        loaders: Loaders of the fit.
+        attributes: Plain attributes of the module and callbacks.
         loaded: The checkpoint's entry.
-        fetcher: The resumed epoch's; None if the next one makes an iterator.
+        fetcher: Data fetcher of the resumed epoch; None if the next epoch creates an iterator.
 
     """
     ranks, (size, rank) = loaded["ranks"], loaders.place

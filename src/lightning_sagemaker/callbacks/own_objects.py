@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Trainer's checkpoints may hold objects of the script's own classes."""
+"""Allows objects of the script's own classes in a Trainer's checkpoints."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def reading_own_objects(trainer: Trainer) -> AbstractContextManager[None]:
-    """Within the block a checkpoint may hold objects of the classes that module, data and callbacks have."""
+    """Context in which a checkpoint may contain objects of classes that occur in the module, data and callbacks."""
     return may_hold(lambda: _held_by(trainer))
 
 
@@ -28,5 +28,5 @@ def _held_by(trainer: Trainer) -> Iterator[object]:
         yield from (value for name, value in vars(source).items() if not name.startswith("_"))
     yield from trainer.lightning_module.children()  # a loss or a metric may be a hyperparameter
     for callback in callbacks_of(trainer):
-        with contextlib.suppress(Exception):  # one that has none before it has begun
+        with contextlib.suppress(Exception):  # it may have no state before its first use
             yield callback.state_dict()

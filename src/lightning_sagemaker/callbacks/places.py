@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a Trainer's checkpoints are, and which ones exist: a folder, or an S3 URI."""
+"""The folder or S3 URI of a Trainer's checkpoints, and the checkpoints in it."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class RemoteCheckpoints(Protocol):
     def names(self, folder: str) -> list[str]:
         """Names of the checkpoints in a folder."""
 
-    def newest(self, folder: str, say: Callable[[str], None], fits: int | None = None) -> tuple[str, int] | None:
-        """URI and steps of the newest complete one, of a fit before which so many had completed."""
+    def newest(self, folder: str, report: Callable[[str], None], fits: int | None = None) -> tuple[str, int] | None:
+        """URI and steps of the newest complete checkpoint, of the fit before which ``fits`` had completed."""
 
     def remove_checkpoint(self, path: PathLike) -> None:
-        """Remove one."""
+        """Remove a checkpoint."""
 
 
 class HasFolder:
@@ -47,12 +47,12 @@ _NAME = re.compile(r"auto-(?:fit=(\d+)-)?step=(\d+)\.ckpt")
 
 
 def checkpoint_folder(trainer: Trainer, dirpath: str | Path | None) -> str:
-    """Where a Trainer's checkpoints are, unless ``dirpath`` is given: a folder, or an S3 URI.
+    """The folder or S3 URI of a Trainer's checkpoints: ``dirpath``, if it is set.
 
-    A folder that one callback was given is that of those that were given none: one saves what the other resumes from.
+    A folder that is set for one callback is used by those without one, so that one resumes from what the other saves.
 
-    Callbacks ask in their ``setup``, and the first answer stays: a ``ModelCheckpoint`` without a folder gets one of the
-    logger's version in its own, which the restarted run would not find, as it has another version.
+    Callbacks call this in ``setup``, and the first result is kept: a ``ModelCheckpoint`` without a folder sets one of the
+    logger's version in its own ``setup``, which the restarted run, with another version, would not find.
     """
     if dirpath is not None:
         return str(dirpath).rstrip("/")
@@ -71,7 +71,7 @@ def _usual_folder(trainer: Trainer) -> str:
 
 
 def job_of(trainer: Trainer) -> SageMakerJob:
-    """The job that the Trainer's strategy has read; with a strategy from another package, that of this process."""
+    """The job of the Trainer's strategy; with a strategy from another package, the job of this process."""
     job = getattr(trainer.strategy, "job", None)
     return job if isinstance(job, SageMakerJob) else SageMakerJob.from_environment()
 
@@ -82,7 +82,7 @@ def is_remote(folder: str) -> bool:
 
 
 def name_of(step: int, fits: int = 0) -> str:
-    """Name of the automatic checkpoint after this many steps, of a fit before which so many had completed."""
+    """Name of the automatic checkpoint after ``step`` steps, of the fit before which ``fits`` had completed."""
     return f"auto-fit={fits}-step={step}.ckpt" if fits else f"auto-step={step}.ckpt"
 
 
@@ -92,14 +92,14 @@ def outdated(names: Iterable[str], step: int, keep: int, fits: int = 0) -> list[
     Args:
         names: Names of everything in the folder.
         step: Step of the newest checkpoint.
-        keep: How many to keep.
-        fits: Fits that had completed before this one; the others' are kept.
+        keep: Number of checkpoints to keep.
+        fits: Fits that had completed before this one; other fits' checkpoints are kept.
 
     """
     matches = [match for name in names if (match := _NAME.fullmatch(name))]
     found = {int(match[2]): match[0] for match in matches if int(match[1] or 0) == fits}
     past = sorted(number for number in found if number <= step)
-    future = found.keys() - set(past)  # damaged: this run did not resume from them
+    future = found.keys() - set(past)  # damaged, as this run did not resume from them
     return [found[number] for number in (*past[:-keep], *future)]
 
 
@@ -108,7 +108,7 @@ def names_in(trainer: Trainer | None, folder: str) -> list[str]:
     if is_remote(folder):
         return remote_io(trainer).names(folder)
     place = Path(folder)
-    return [path.name for path in place.iterdir()] if place.is_dir() else []  # it may be written asynchronously
+    return [path.name for path in place.iterdir()] if place.is_dir() else []  # not created yet, if asynchronous
 
 
 def remove(trainer: Trainer | None, path: str) -> None:
@@ -125,7 +125,7 @@ def remote_io(trainer: Trainer | None) -> RemoteCheckpoints:
     """The Trainer's checkpoint plugin, if it supports S3 URIs.
 
     Raises:
-        CheckpointError: If it does not.
+        CheckpointError: If it does not support S3.
 
     """
     assert trainer is not None

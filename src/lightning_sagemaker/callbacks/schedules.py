@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Schedulers of a run resumed with another global batch size: at the same fraction of the samples, not of the steps."""
+"""Moves schedulers of a run that is resumed with another global batch size to the same fraction of the samples."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 _ABSOLUTE = (LambdaLR, OneCycleLR)
-"""Their learning rates depend on the step number only."""
+"""Schedulers whose learning rates depend on the step number only."""
 
 
 def stretch_schedules(trainer: Trainer, factor: float) -> str:
@@ -25,11 +25,11 @@ def stretch_schedules(trainer: Trainer, factor: float) -> str:
     that uses ``estimated_stepping_batches``. One limited by ``max_steps`` is not changed.
 
     Args:
-        trainer: Whose optimizers and schedules have been loaded.
-        factor: Samples per step then, divided by those per step now.
+        trainer: Trainer whose optimizers and schedulers have been loaded.
+        factor: Samples per step of the earlier run, divided by those of this run.
 
     Returns:
-        What was changed, as a sentence; empty if nothing was.
+        A log message about the changes; empty if there are none.
 
     """
     counting = [config.scheduler for config in trainer.lr_scheduler_configs if config.interval == "step"]
@@ -50,7 +50,7 @@ def _move(scheduler: LRScheduler, factor: float) -> bool:
     if hasattr(scheduler, "_get_closed_form_lr"):
         rates = scheduler._get_closed_form_lr()
     elif isinstance(scheduler, _ABSOLUTE):
-        with warnings.catch_warnings():  # that it should not be called by others
+        with warnings.catch_warnings():  # of calls that are not from the training loop
             warnings.simplefilter("ignore")
             rates = scheduler.get_lr()
     else:

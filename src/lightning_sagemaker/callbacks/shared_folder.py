@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A folder of checkpoints in which one rank searches and deletes for all: a failure there alone leaves them waiting."""
+"""Searching and deleting in a folder of checkpoints on one rank, without a failure there making the others wait."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ T = TypeVar("T")
 
 
 def searched(folder: str, search: Callable[[], T]) -> tuple[T | None, str | None]:
-    """What a search on one rank finds, or the message with which it fails: to be broadcast.
+    """The result of a search on one rank, or the message of its failure, to be broadcast.
 
     Args:
-        folder: Where it searches.
+        folder: Folder to search.
         search: Finds a checkpoint.
 
     """
@@ -32,10 +32,10 @@ def searched(folder: str, search: Callable[[], T]) -> tuple[T | None, str | None
 
 
 def check_on_all_hosts(path: str, is_on_all: bool) -> None:
-    """Refuse a checkpoint that some hosts do not have.
+    """Raise if some hosts do not have a checkpoint.
 
     Raises:
-        CheckpointError: If it is not on all.
+        CheckpointError: If the checkpoint is not on all hosts.
 
     """
     if not is_on_all:

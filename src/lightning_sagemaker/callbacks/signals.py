@@ -17,10 +17,10 @@ from lightning_sagemaker.events import Event
 _Handler = Callable[[int, FrameType | None], object] | int | None
 
 _AT_ONCE = 1.0
-"""Seconds in which a process without unsaved state may exit by itself."""
+"""Seconds that a process without unsaved state has to exit by itself."""
 
-_unheard: set[int] = set()
-"""Signals that came when a fit or an evaluation was ending, so that nobody has acted on them."""
+_pending: set[int] = set()
+"""Signals that arrived at the end of a fit or an evaluation, too late to act on them."""
 
 
 class StopSignals:
@@ -31,7 +31,7 @@ class StopSignals:
 
     Args:
         numbers: Signals to handle.
-        patience: Seconds that the process may continue without a heartbeat after a signal; then it is terminated. It
+        patience: Seconds that the process may continue without a heartbeat after a signal; then it exits, as it
             may be waiting for a process that is gone.
         exit_code: Exit code of a process that is terminated this way.
 
@@ -47,33 +47,33 @@ class StopSignals:
         self._leaves: Callable[[], None] | None = None
         self._has_nothing = False
         self.arrived: float | None = None
-        """When, in seconds of ``time.monotonic``."""
+        """Time of the first signal, by ``time.monotonic``; None before."""
 
     def install(self) -> None:
-        """Install the handlers. Only the main thread can."""
+        """Install the handlers. Must be called in the main thread; does nothing elsewhere."""
         if threading.current_thread() is threading.main_thread() and not self._before:
             self._over = Event()
             self.arrived = None
             self._noted.clear()
             self._listen()
             self._before = {number: signal.signal(number, self._note) for number in self._numbers}
-            if _unheard:
-                _unheard.clear()
+            if _pending:
+                _pending.clear()
                 self._arrive()
 
     def uninstall(self) -> None:
-        """Restore the previous handlers. A signal that came too late to stop anything stops the next fit or evaluation.
+        """Restore the previous handlers. A signal that arrived too late stops the next fit or evaluation.
 
         Raises:
-            KeyboardInterrupt: If it was SIGINT.
+            KeyboardInterrupt: If that signal was SIGINT.
 
         """
-        unheard = set(self._noted) if sys.exc_info()[0] is None else set()  # else the process is about to exit
+        pending = set(self._noted) if sys.exc_info()[0] is None else set()  # otherwise the process is about to exit
         self._noted.clear()
         self._restore()
-        if signal.SIGINT in unheard:
+        if signal.SIGINT in pending:
             raise KeyboardInterrupt
-        _unheard.update(unheard)
+        _pending.update(pending)
 
     def _restore(self) -> None:
         self._over.set()
@@ -83,24 +83,24 @@ class StopSignals:
         self._before.clear()
         if self._pipe is not None:
             signal.set_wakeup_fd(-1)
-            os.close(self._pipe[1])  # the thread reads its end, and closes the other
+            os.close(self._pipe[1])  # the thread reads end-of-file, and closes its end
             self._pipe = None
 
     def is_alive(self) -> None:
-        """A heartbeat."""
+        """Record a heartbeat."""
         self._alive = time.monotonic()
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self._noted[number] = self._noted.get(number, 0) + 1
         if number == signal.SIGINT and self._noted[number] > 1:
-            raise KeyboardInterrupt  # somebody does not want to wait
+            raise KeyboardInterrupt  # a second Ctrl-C does not wait
         self._arrive()
         leave, self._leaves = self._leaves, None
         if leave is not None:
             leave()
 
     def leave_by(self, leave: Callable[[], None] | None) -> None:
-        """While there is nothing to save: call ``leave`` in the handler, so that the process exits at once."""
+        """While there is nothing to save, call ``leave`` in the handler, so that the process exits at once; None to stop."""
         self._leaves = leave
         self._has_nothing = leave is not None
         if leave is not None and self.arrived is not None:
@@ -116,19 +116,19 @@ class StopSignals:
         if hasattr(os, "set_blocking"):  # not on Windows before Python 3.12
             os.set_blocking(writing, False)
         before = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
-        if before != -1:  # an event loop's, which wants to be told
+        if before != -1:  # an event loop uses it, which is left in place
             signal.set_wakeup_fd(before)
             os.close(reading)
             os.close(writing)
             return
         self._pipe = reading, writing
-        threading.Thread(target=self._hear, args=(reading,), name="stop-signal-pipe", daemon=True).start()
+        threading.Thread(target=self._read_pipe, args=(reading,), name="stop-signal-pipe", daemon=True).start()
 
-    def _hear(self, reading: int) -> None:
+    def _read_pipe(self, reading: int) -> None:
         numbers = bytes(self._numbers)
         with contextlib.suppress(OSError):
-            while heard := os.read(reading, 64):
-                if any(number in numbers for number in heard):
+            while received := os.read(reading, 64):
+                if any(number in numbers for number in received):
                     self._arrive()
         os.close(reading)
 

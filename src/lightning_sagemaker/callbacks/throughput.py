@@ -28,11 +28,11 @@ class ThroughputRecord:
     """The speed of one run.
 
     Args:
-        samples_per_second: Over all processes, without the first step and validation.
+        samples_per_second: Samples per second over all processes, without the first step and validation.
         tokens_per_second: The same in tokens.
         num_processes: World size.
         steps: Optimizer steps that were timed.
-        workload: What must be equal for two records to be comparable.
+        workload: Properties that must be equal for two records to be comparable.
 
     """
 
@@ -43,15 +43,15 @@ class ThroughputRecord:
     workload: dict[str, object]
 
     def save(self, path: Path) -> None:
-        """Write as JSON; a reader sees the old file or the new one, never a part."""
+        """Write the record as JSON, atomically."""
         write_text(path, json.dumps(asdict(self), indent=2) + "\n")
 
     @classmethod
     def load(cls, path: Path) -> ThroughputRecord:
-        """Read what :meth:`save` wrote.
+        """Read a record that :meth:`save` has written.
 
         Raises:
-            ValueError: If the file is something else.
+            ValueError: If the file is not a record.
 
         """
         try:
@@ -82,9 +82,9 @@ class Throughput(Callback):
     Efficiency is ``rate / (processes x rate of one process)``: 1 is perfect scaling.
 
     Args:
-        tokens_key: The batch entry of shape ``[samples, tokens]``; ``None`` if batches are such a tensor themselves.
+        tokens_key: Key of the batch entry of shape ``[samples, tokens]``; ``None`` if batches are such a tensor themselves.
         record: File for the record of a run with one process.
-        baseline: Record of a single-process run. ``None``: the file at ``record`` if there is one.
+        baseline: Record of a single-process run. Default: the file at ``record``, if it exists.
 
     """
 
@@ -101,7 +101,7 @@ class Throughput(Callback):
         self._workload: dict[str, object] | None = None
         self._total, self._recent = _Window(), _Window()
         self._last_step = 0
-        self._clock: float | None = None  # None until the first step is done, and during validation
+        self._clock: float | None = None  # None until the end of the first step, and during validation
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Reset."""
@@ -193,7 +193,7 @@ class Throughput(Callback):
         return rates
 
     def _find_baseline(self, trainer: Trainer, workload: dict[str, object]) -> ThroughputRecord | None:
-        """The baseline if it can be compared with this run; one line says if and why not."""
+        """The baseline, if it is comparable with this run; logs why not otherwise."""
         path = self._baseline_path or self._record
         if trainer.world_size == 1 or path is None or (self._baseline_path is None and not path.is_file()):
             return None
@@ -211,7 +211,7 @@ class Throughput(Callback):
 
 
 def _workload(trainer: Trainer, module: LightningModule, tokens: torch.Tensor) -> StateDict:
-    """What determines the speed of one process, apart from the world size."""
+    """Properties that determine the speed of one process, apart from the world size."""
     on_cpu = tokens.device.type == "cpu"
     return {
         "parameters": sum(p.numel() for p in module.parameters()),
@@ -222,5 +222,5 @@ def _workload(trainer: Trainer, module: LightningModule, tokens: torch.Tensor) -
 
 
 def _replicas(trainer: Trainer) -> int:
-    """Processes with different data; fewer than the world size with model parallelism."""
+    """Number of processes with different data: fewer than the world size with model parallelism."""
     return int(getattr(trainer.strategy, "distributed_sampler_kwargs", {}).get("num_replicas", trainer.world_size))

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writing models so that others can load them."""
+"""Writes and reads checkpoints, and the training state that no ``state_dict`` has; exports models."""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which attributes a class's code carries on from their own values: counters, annealed weights, lists that grow.
+"""Finds attributes that a class's code updates from their own values: counters, annealed weights, growing lists.
 
-What a hook merely sets, such as the last loss, is set again in a run that is resumed. What follows from its earlier value is
-another one there.
+An attribute that a hook merely sets, such as the last loss, is set again in a resumed run. One that depends on its earlier
+value would differ there.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ _LIBRARIES = frozenset(
 )
 _SAVES = ("on_save_checkpoint", "state_dict", "get_extra_state")
 _known: dict[tuple[type, tuple[str, ...]], frozenset[str]] = {}
-"""What :func:`accumulated_names` has found."""
+"""Cached results of :func:`accumulated_names`."""
 
 
 def accumulated_names(kind: type, methods: tuple[str, ...] = ()) -> frozenset[str]:
-    """Names of attributes that a class carries on; a method that looks at a clock has none.
+    """Names of attributes that a class updates from their own values; methods that read a clock are ignored.
 
     Args:
-        kind: The class. The attributes may be those of other objects.
-        methods: Those to look into; by default all but the constructor and what is called in a save.
+        kind: The class. The attributes may be of other objects.
+        methods: Methods to analyze; by default all but the constructor and those that are called in a save.
 
     """
     if (kind, methods) not in _known:
@@ -41,7 +41,7 @@ def _accumulated(kind: type, methods: tuple[str, ...]) -> Iterator[str]:
 
 
 def saved_names(kind: type) -> frozenset[str]:
-    """Names that a class's own hooks of a save mention: the script keeps them itself."""
+    """Names that occur in a class's own hooks of a save, so that the script saves them itself."""
     return frozenset[str]().union(*(_names(_tree(one)) for one in _methods(kind) if one.__name__ in _SAVES))
 
 
@@ -59,7 +59,7 @@ def _methods(kind: type) -> Iterator[Callable[..., object]]:
 def _tree(function: Callable[..., object]) -> ast.AST:
     try:
         return ast.parse(textwrap.dedent(inspect.getsource(function)))
-    except (OSError, SyntaxError):  # made by `exec`, or a lambda within an expression
+    except (OSError, SyntaxError):  # created by `exec`, or a lambda within an expression
         return ast.Module([], [])
 
 
@@ -69,7 +69,7 @@ def _names(tree: ast.AST) -> set[str]:
 
 
 def _carried_on(node: ast.AST, conditions: tuple[ast.expr, ...]) -> Iterator[str]:
-    """Those of a part of the code, which runs under conditions."""
+    """Names in a part of the code, which runs under ``conditions``."""
     if isinstance(node, ast.AugAssign):
         yield from filter(None, [_attribute(node.target)])
     elif isinstance(node, ast.Assign):
@@ -87,7 +87,7 @@ def _carried_on(node: ast.AST, conditions: tuple[ast.expr, ...]) -> Iterator[str
 
 
 def _attribute(node: ast.expr) -> str | None:
-    """The attribute that is changed: itself, or its entries."""
+    """The attribute that is changed, itself or an entry of it."""
     while isinstance(node, ast.Subscript):
         node = node.value
     return node.attr if isinstance(node, ast.Attribute) else None

@@ -15,22 +15,22 @@ from lightning_sagemaker.job import SageMakerJobError
 
 
 class CheckpointError(SageMakerJobError):
-    """A checkpoint cannot be written or read. Says what was there and what to do."""
+    """A checkpoint cannot be written or read; the message has the state found and the fix."""
 
 
 @contextlib.contextmanager
 def atomic_write(path: Path) -> Iterator[BinaryIO]:
-    """A file to write to, which replaces ``path`` when the block ends without an error, and is then on disk.
+    """Context with a file to write to, which is flushed and replaces ``path`` if the block ends without an error.
 
     Raises:
-        CheckpointError: If there is no space, or no permission; an existing file at ``path`` is unchanged.
+        CheckpointError: If there is no space or no permission; an existing file at ``path`` is unchanged.
 
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     written = 0
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        for left in path.parent.glob(f".{path.name}.*.part"):  # of a process that was killed
+        for left in path.parent.glob(f".{path.name}.*.part"):  # left by a killed process
             left.unlink(missing_ok=True)
         with temporary.open("wb") as file:
             try:
@@ -41,7 +41,7 @@ def atomic_write(path: Path) -> Iterator[BinaryIO]:
                 written = temporary.stat().st_size
         temporary.replace(path)
         sync_folder(path.parent)
-    except (OSError, RuntimeError) as error:  # torch.save makes a RuntimeError of a full disk
+    except (OSError, RuntimeError) as error:  # torch.save raises RuntimeError for a full disk
         raise CheckpointError(_explain(path, error, written)) from error
     finally:
         with contextlib.suppress(OSError):  # the folder may not exist

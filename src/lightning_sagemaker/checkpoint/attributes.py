@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plain attributes that a script's own classes change as they train: counters, lists of outputs, running averages.
 
-No ``state_dict`` has them. Checkpoints hold each rank's numbers of the epoch. In a job that recovers in itself, the
-remaining ranks have those of the step that they return to, and a replacement gets those of the rank that sends it the
+No ``state_dict`` has them. Checkpoints hold each rank's values of the current epoch. With recovery in the job, the
+remaining ranks restore those of the step that they return to, and a replacement receives those of the rank that sends the
 training state.
 """
 
@@ -43,19 +43,19 @@ if TYPE_CHECKING:
     from lightning_sagemaker._types import Trainer
 
 Held = list[tuple[object, Values, frozenset[str]]]
-"""Objects, copies of their attributes, and the names of all that they have."""
+"""Objects, copies of their plain attributes, and the names of all their attributes."""
 
 
 class PlainAttributes:
-    """Those of a Trainer's module, of its parts and of its callbacks.
+    """Copies and restores plain attributes of a Trainer's module, its submodules and its callbacks.
 
-    Numbers and text, tensors and arrays of up to 2^20 elements, and lists, dicts, sets and deques of up to 100,000 entries.
-    What is in a container stays the same object; values of a dict are copied like attributes. Records, such as an
-    ``AverageMeter``, are looked into (:func:`~.records.records_in`). Left out are other objects, metrics, and callbacks that
-    have a ``state_dict``.
+    They are numbers and text, tensors and arrays of up to 2^20 elements, and containers of up to 100,000 entries.
+    Entries of a container stay the same objects; values of a dict are copied like attributes. Records, such as an
+    ``AverageMeter``, are searched (:func:`~.records.records_in`). Other objects, metrics, and callbacks that
+    have a ``state_dict`` are excluded.
 
     Args:
-        trainer: Whose they are.
+        trainer: The Trainer.
         children: Returns :func:`~.module_walk.named_modules` of its module.
 
     """
@@ -70,7 +70,7 @@ class PlainAttributes:
         self._unkept = Unkept(trainer)
 
     def _of(self) -> dict[str, object]:
-        """Whose attributes they are, by name."""
+        """Name -> object that has the attributes."""
         children = self._children()
         if children is not self._seen:
             parts = {
@@ -88,7 +88,7 @@ class PlainAttributes:
         return self._owners
 
     def _all(self) -> Iterator[tuple[str, object]]:
-        """The same, with the records that they have now."""
+        """As :meth:`_of`, with the current records."""
         for name, owner in self._of().items():
             yield name, owner
             for key, value in [*vars(owner).items()]:
@@ -96,13 +96,13 @@ class PlainAttributes:
                     yield from records_in(f"{name}.{key}", value, is_plain)
 
     def begin(self) -> None:
-        """The fit begins, or has: in a replacement before it takes over anything."""
+        """Record the values at the start of the fit; in a replacement, before it takes over a state."""
         if self._begun is None:
             self._begun = self.now()
             self._unkept.begin(self._of(), self._of_epoch)
 
     def now(self) -> Held:
-        """Copies of the present values, for :meth:`put`."""
+        """Copies of the current values, for :meth:`put`."""
         return [
             (owner, {name: copied(value) for name, value in plain(owner)}, frozenset(vars(owner)))
             for _, owner in self._all()
@@ -117,7 +117,7 @@ class PlainAttributes:
 
     @contextmanager
     def of_another_rank(self, start: Held) -> Iterator[None]:
-        """A pass on another rank's batches sees the numbers of a step's start, and changes none of this rank's."""
+        """Context for a pass on another rank's batches, with the values of the step's start; restores this rank's values."""
         own = [(owner, numbers_of(dict(plain(owner)))) for _, owner in self._all()]
         for owner, values, _ in start:
             assign(owner, numbers_of(values))
@@ -128,9 +128,9 @@ class PlainAttributes:
                 assign(owner, values)
 
     def changed(self) -> dict[str, Values]:
-        """What has changed since the fit began, by owner, for a replacement or a later job, which begin in the same way.
+        """Values that have changed since the start of the fit, by owner, for a replacement or a later job.
 
-        What differs between ranks from the start, such as their numbers, is not among it.
+        Values that differ between ranks from the start, such as a rank's number, are not among them.
         """
         begun = self._begun_with()
         found = {
@@ -147,21 +147,21 @@ class PlainAttributes:
         return {id(owner): values for owner, values, _ in self._begun or []}
 
     def adopt(self, values: Mapping[str, Values]) -> None:
-        """Take over what :meth:`changed` has returned on another rank, or in an earlier job."""
+        """Take over the result of :meth:`changed` of another rank or of an earlier job."""
         owners = dict(self._all())
         for name in values.keys() & owners.keys():
             own = vars(owners[name])
             assign(owners[name], {key: filled(own.get(key), value) for key, value in values[name].items()})
 
     def stored(self) -> dict[str, Values]:
-        """An epoch's own numbers of those that have changed, and objects' states, as a checkpoint can hold them.
+        """The current epoch's values that have changed, and objects' states, in a form that a checkpoint can hold.
 
-        Others are not stored: as in Lightning, a script begins with those that it sets.
+        Other values are not stored: as in Lightning, a resumed script starts with those that it sets.
         """
         begun = self._begun_with()
         found: dict[str, Values] = {}
         for owner, one in self._all():
-            is_epochs = not self._of_epoch.isdisjoint(owner.split("."))  # a record that is reset by its name
+            is_epochs = not self._of_epoch.isdisjoint(owner.split("."))  # a record that is reset each epoch
             for name, value in [*vars(one).items()]:
                 is_own = (is_epochs or name in self._of_epoch) and name not in KEPT
                 if is_own and differs(begun.get(id(one), {}).get(name), value):
@@ -169,13 +169,13 @@ class PlainAttributes:
                         found.setdefault(owner, {})[name] = _entry(value)
                     except NotStored as error:
                         if is_plain(value) and not [*records_in(name, value, is_plain)]:
-                            self._say(f"{owner}.{name}", error)
-        if objects := states_of(self._trainer, self._of(), self._say):
+                            self._report(f"{owner}.{name}", error)
+        if objects := states_of(self._trainer, self._of(), self._report):
             found[OBJECTS] = objects
         self._unkept.look(self._of(), self._of_epoch)
         return found
 
-    def _say(self, name: str, why: NotStored) -> None:
+    def _report(self, name: str, why: NotStored) -> None:
         if name not in self._warned:
             self._warned.add(name)
             rank_zero_warn(
@@ -184,7 +184,7 @@ class PlainAttributes:
             )
 
     def load(self, values: Mapping[str, Values]) -> None:
-        """Take over what :meth:`stored` has returned in an earlier job."""
+        """Take over the result of :meth:`stored` of an earlier job."""
         device = self._trainer.strategy.root_device
         self.adopt(
             {
@@ -206,13 +206,13 @@ def _entry(value: object) -> object:
 
 
 def _is_own(callback: Callback) -> bool:
-    """Whether a callback is the script's own, and has no ``state_dict``."""
+    """Whether a callback is the script's own and has no ``state_dict``."""
     inherited = [kind for kind in type(callback).__mro__ if kind is not Callback and kind is not object]
     return type(callback).state_dict is Callback.state_dict and not any(map(_is_library, inherited))
 
 
 def _own_class(module: nn.Module) -> type:
-    """A module's class, before FSDP2 has given it one that derives from it."""
+    """A module's original class, which FSDP2 replaces by a subclass."""
     kind = type(module)
     is_sharded = kind.__module__.startswith("torch.distributed.") and kind.__name__.startswith("FSDP")
     return kind.__bases__[-1] if is_sharded else kind

@@ -2,9 +2,9 @@
 """Asynchronous sharded checkpoints; complete or absent, whenever the process ends.
 
 The saving step copies the weights and continues, without any collective. A thread of each process copies the optimizer
-states before their next update, and writes the copies to a temporary folder. The threads exchange messages, and the
-first process's thread coordinates: it chooses the path and who writes what, waits for all shards, completes the folder,
-renames it, and reports the outcome, which all processes know before they start the next checkpoint.
+states before their next update, and writes the copies to a temporary folder. The threads exchange messages. The
+first process's thread coordinates: it chooses the path and assigns the shards, waits for all of them, completes the folder,
+renames it, and publishes the outcome, for which all processes wait before they start the next checkpoint.
 """
 
 from __future__ import annotations
@@ -36,25 +36,25 @@ if TYPE_CHECKING:
     from lightning_sagemaker._types import Checkpoint, StateDict
 
 _OLD = ".old.ckpt"
-"""Suffix of a folder that is being replaced, where AutoResume finds it."""
+"""Suffix of a folder that is being replaced; AutoResume finds it."""
 _YIELD = 0.0005
-"""Seconds before the thread copies: on a busy core the thread that started it is otherwise scheduled after the copies."""
+"""Seconds before the thread copies: on a busy core the training thread would otherwise only run after the copies."""
 _HEAD_START = 0.01
 """Seconds before the thread writes, so that training continues first: only one of them holds the GIL."""
 
 _NUMBERS = itertools.count()
-"""Number of the checkpoints of this process; equal on all processes, whose Trainers save in the same order."""
+"""Counter of this process's checkpoints, the same on all processes, whose Trainers save in the same order."""
 
 
 @dataclass(frozen=True)
 class _Task:
-    """What the thread has to do.
+    """The work of the thread for one checkpoint.
 
     Attributes:
-        state: Copies, unchanged until the task is done.
+        state: Copies of weights and optimizer states, unchanged until the task is done.
         deferred: Copies of ``state`` still to be made.
         version: Number of the state's structure; it changes with the structure.
-        rest: Everything else, as the content of a file; the first process's is written.
+        rest: Everything else, serialized; the first process's is written.
         place: Folder, or S3 URI; the first process's is used.
         step: Optimizer steps.
         fits: Fits that the script had completed before.
@@ -102,19 +102,19 @@ class BackgroundSave:
 
     @property
     def is_under_way(self) -> bool:
-        """Whether a checkpoint was started and not finished."""
+        """Whether a checkpoint is in progress."""
         return self._thread is not None
 
     def begin(
         self, parts: StateDict, rest: Checkpoint, place: str, optimizers: Mapping[str, Optimizer] | None = None
     ) -> None:
-        """Wait for the last one, copy, and start writing.
+        """Wait for the last checkpoint, copy, and start writing.
 
         Args:
             parts: Weights and optimizer states of this process.
             rest: Everything else; the first process's is written.
             place: Folder, or S3 URI; the first process's is used.
-            optimizers: By name of an entry of ``parts`` that only this optimizer's update changes: copied before the
+            optimizers: Name of an entry of ``parts`` -> optimizer whose update alone changes it: copied before the
                 next update.
 
         Raises:
@@ -136,10 +136,10 @@ class BackgroundSave:
         self._written.clear()
         self._thread = threading.Thread(target=self._run, args=(task,), name="checkpoint")
         self._thread.start()
-        self.deferred.hold_updates(optimizers.values())  # not before: without the thread they would wait for ever
+        self.deferred.hold_updates(optimizers.values())  # not earlier: without the thread updates would wait forever
 
     def after(self, action: Callable[[], None]) -> None:
-        """Call a function on this process once the checkpoint in progress is complete; not if it fails."""
+        """Call a function on this process once the checkpoint in progress is complete, but not if it fails."""
         with self._lock:
             if self._is_whole is None:
                 self._after.append(action)
@@ -169,13 +169,13 @@ class BackgroundSave:
                 raise error
 
     def give_up(self, seconds: float) -> None:
-        """After an error: give this process's shard some time, and do not wait for the others, which may be gone."""
+        """After an error, wait up to ``seconds`` for this process's shard, but not for other processes: they may be gone."""
         if self._thread is not None:
             self._written.wait(seconds)
             self._given_up.set()
 
     def _run(self, task: _Task) -> None:
-        """The thread."""
+        """Main function of the thread."""
         begin = time.monotonic()
         error: Exception | None = None
         try:
@@ -197,28 +197,28 @@ class BackgroundSave:
         self._written.set()
 
     def _write_part(self, task: _Task) -> None:
-        """On all but the first process; a failure of any process is raised here, too."""
+        """Write the shard of a process other than the first; a failure of any process is raised here, too."""
         cause: Exception | None = None
         try:
             _copy_the_rest(task)
             planner, place = self._plan.planner(task.state, task.version, task.messages, task.place)
             part = OwnPart(place, self._rank, self._remote)
             try:
-                part.folder.mkdir(parents=True, exist_ok=True)  # of another host
-                task.messages.say(f"{self._rank}/wrote", part.write(self._plan.own, planner))
+                part.folder.mkdir(parents=True, exist_ok=True)  # on another host than the first process
+                task.messages.publish(f"{self._rank}/wrote", part.write(self._plan.own, planner))
             finally:
                 part.remove()
         except Refusal:
-            pass  # heard again below
+            pass  # received again below
         except Exception as error:
             cause = error
-            task.messages.say(f"{self._rank}/failed", f"{type(error).__name__}: {error}")
+            task.messages.publish(f"{self._rank}/failed", f"{type(error).__name__}: {error}")
         self._written.set()
-        if failure := task.messages.hear("end"):
+        if failure := task.messages.wait_for("end"):
             raise Refusal(failure) from cause
 
     def _write_first(self, task: _Task) -> None:
-        """On the first process, which reports the outcome."""
+        """Write the checkpoint on the first process, and publish the outcome."""
         failure: str | None = None
         try:
             _copy_the_rest(task)
@@ -234,24 +234,24 @@ class BackgroundSave:
             failure = f"rank 0: {type(error).__name__}: {error}"
             raise Refusal(failure) from error
         finally:
-            task.messages.say("end", failure)
+            task.messages.publish("end", failure)
 
     def _write_whole(self, task: _Task, part: OwnPart) -> None:
         if not part.is_remote:
             self._make_folder(part.folder)
         planner, _ = self._plan.planner(task.state, task.version, task.messages, task.place)
         if self._last is not None:
-            self._last.forget("end")  # all have heard it, as they have begun this one
+            self._last.forget("end")  # received by all, as they have started this checkpoint
         self._last = task.messages
         own: list[Written] = []
         try:
             own.append(part.write(self._plan.own, planner))
         finally:
-            others = self._hear_others(task.messages)  # a folder in which they write could not be removed
-        if failures := [told for told in others if isinstance(told, str)]:
+            others = self._collect_results(task.messages)  # before removing a folder in which they write
+        if failures := [one for one in others if isinstance(one, str)]:
             raise Refusal("; ".join(failures))
         results, sums = zip(*own, *others, strict=True)
-        assert self._plan.metadata is not None  # this process agrees with the others
+        assert self._plan.metadata is not None  # set on this process, which coordinates
         part.writer.finish(self._plan.metadata, list(results))
         (part.folder / META).write_bytes(task.rest)
         everything = {name: facts for of_one in sums for name, facts in of_one.items()}
@@ -262,20 +262,20 @@ class BackgroundSave:
             write_sums(part.folder, everything)
             _put_in_place(part.folder, Path(task.place))
 
-    def _hear_others(self, messages: Messages) -> list[Written | str]:
-        """What the other processes have written, or why they could not."""
-        told: list[Written | str] = []
+    def _collect_results(self, messages: Messages) -> list[Written | str]:
+        """The results of the other processes, or why they failed."""
+        results: list[Written | str] = []
         for rank in range(1, self._world_size):
             try:
-                told.append(messages.hear(f"{rank}/wrote", instead=f"{rank}/failed"))
+                results.append(messages.wait_for(f"{rank}/wrote", instead=f"{rank}/failed"))
                 messages.forget(f"{rank}/wrote")
             except Refusal as refusal:
-                told.append(f"rank {rank}: {refusal}")
-        return told
+                results.append(f"rank {rank}: {refusal}")
+        return results
 
     def _make_folder(self, folder: Path) -> None:
         if self._is_new and folder.parent.is_dir():
-            for left in folder.parent.glob(f".*.ckpt{UNFINISHED}"):  # of a process that was killed
+            for left in folder.parent.glob(f".*.ckpt{UNFINISHED}"):  # left by a killed process
                 shutil.rmtree(left, ignore_errors=True)
         self._is_new = False
         shutil.rmtree(folder, ignore_errors=True)
@@ -289,7 +289,7 @@ def _copy_the_rest(task: _Task) -> None:
 
 
 def _put_in_place(folder: Path, place: Path) -> None:
-    """Rename a complete folder into place. An existing one has a temporary name until then, under which it is found."""
+    """Rename a complete folder into place. An existing one is renamed before, to a name under which it can be found."""
     sync_folder(folder)
     old = place.with_name(f".{place.stem}{_OLD}")
     shutil.rmtree(old, ignore_errors=True)

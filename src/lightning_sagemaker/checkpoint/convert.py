@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def _read(path: Path) -> Checkpoint:
-    """A checkpoint; torch's error for a damaged or foreign file, in one sentence."""
+    """Read a checkpoint; raises one sentence for torch's errors about damaged or foreign files."""
     try:
         return read_checkpoint(path)
     except CheckpointError:
@@ -45,7 +45,7 @@ def to_file(path: Path, target: Path) -> None:
     """
     checkpoint = _read(path)
     if target.is_dir():
-        raise CheckpointError(f"{target} is a directory. HINT: give a file, such as {target / 'single.ckpt'}.")
+        raise CheckpointError(f"{target} is a directory. HINT: pass a file, such as {target / 'single.ckpt'}.")
     with atomic_write(target) as file:
         torch.save(checkpoint, file)
 
@@ -54,10 +54,10 @@ def to_huggingface(path: Path, target: Path, like: str, architecture: str | None
     """Write a checkpoint's transformers model so that ``from_pretrained`` can load it.
 
     Args:
-        path: File, or sharded folder.
-        target: Folder.
-        like: Folder or hub name, for the configuration and the tokenizer.
-        architecture: transformers class. Default: the one in the configuration.
+        path: Checkpoint file, or folder of a sharded checkpoint.
+        target: Output folder.
+        like: Folder or hub name of the configuration and the tokenizer.
+        architecture: Name of a transformers class. Default: the one in the configuration.
 
     Raises:
         CheckpointError: If the checkpoint holds no such model.
@@ -79,7 +79,7 @@ def to_huggingface(path: Path, target: Path, like: str, architecture: str | None
     model.load_state_dict(state, strict=False, assign=True)
     model.tie_weights()
     tokenizer = None
-    with contextlib.suppress(OSError, ValueError):  # it has none
+    with contextlib.suppress(OSError, ValueError):  # there is no tokenizer
         tokenizer = transformers.AutoTokenizer.from_pretrained(like)
     export_huggingface(model, target, tokenizer)
 

@@ -29,8 +29,8 @@ class _Copy:
     """One tensor to be copied.
 
     Attributes:
-        source: The optimizer's.
-        target: Memory for it, of the same shape.
+        source: The optimizer's tensor.
+        target: Memory for the copy, of the same shape.
         version: Autograd's version counter of ``source``.
 
     """
@@ -93,7 +93,7 @@ class DeferredCopies:
         self._handles = []
 
     def _before_step(self, _: Optimizer, args: _Arguments, kwargs: _Keywords) -> tuple[_Arguments, _Keywords] | None:
-        """Wait; with a closure, which runs the forward and backward pass, after it has run for the first time."""
+        """Wait before an update; with a closure, after the first run of the closure, which contains the backward pass."""
         if self._done.is_set():
             return None
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)  # args[0] is the optimizer

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which attributes hold an epoch's own numbers: those that the hooks of an epoch's start or end set or empty.
+"""Finds attributes with values of the current epoch: those that hooks of an epoch's start or end set or empty.
 
-A run that resumes within an epoch does not call the hooks of its start again. Without what they set, and what has been
-added since, the hooks of its end would find nothing (``torch.stack([])``), or the numbers of a part of the epoch.
+A run that resumes within an epoch does not repeat the hooks of its start. Without the values that these set, and that were
+added since, the hooks of its end would get no values (``torch.stack([])``), or those of a part of the epoch.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ _SETS_ENTRIES = frozenset({"STORE_SUBSCR", "DELETE_SUBSCR", "STORE_SLICE"})
 _LOADS = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
 _VIEWS = frozenset({"values", "items", "keys"})
 _EMPTIES = frozenset({"clear", "pop", "popleft", "reset", "zero_", "fill_"})
-"""Methods of what an attribute holds."""
+"""Methods that empty the container in an attribute."""
 _LIBRARIES = frozenset({"builtins", "torch", "lightning", "pytorch_lightning"})
 
 
 def names_reset(kind: type, hooks: Iterable[str] = HOOKS) -> set[str]:
-    """Names of the attributes that a class's hooks, and what they call of its methods, set or empty.
+    """Names of the attributes that a class's hooks, and its methods that these call, set or empty.
 
     Args:
         kind: A class of the script. Names of attributes of other objects that they set are included.
-        hooks: Which ones.
+        hooks: Names of the hooks.
 
     """
     pending = [code for hook in hooks for code in _codes(kind, hook)]
@@ -44,7 +44,7 @@ def names_reset(kind: type, hooks: Iterable[str] = HOOKS) -> set[str]:
 
 
 def _codes(kind: type, name: str) -> Iterator[CodeType]:
-    """Of a method, and those of this name that it may call by ``super()``."""
+    """Code of a method, and of the methods of this name that it may call by ``super()``."""
     for base in kind.__mro__:
         method = vars(base).get(name)
         function = inspect.unwrap(method) if inspect.isfunction(method) else None

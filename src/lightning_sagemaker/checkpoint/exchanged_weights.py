@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weights that a script's hooks exchange for a validation, such as averages: a checkpoint within it has the module's own.
+"""Restores the module's own weights in checkpoints within a validation, if hooks have swapped in others, such as averages.
 
-Lightning saves after a validation, when these hooks have put the weights back. A stop, or the loss of a rank, does not wait
+Lightning saves after a validation, when these hooks have restored the weights. A stop, or the loss of a rank, does not wait
 until then.
 """
 
@@ -23,12 +23,12 @@ _HOOKS = ("on_validation_model_eval", "on_validation_start", "on_validation_epoc
 
 
 class ExchangedWeights:
-    """The module's own weights during a fit's validations, if hooks of the script may exchange them.
+    """Keeps the module's own weights during a fit's validations, if hooks of the script may swap them.
 
-    They are copied before the first validation, and before later ones if the one before exchanged them.
+    They are copied before the first validation, and before later ones if the previous one swapped them.
 
     Args:
-        trainer: Whose fit it is.
+        trainer: Trainer of the fit.
         events: Events of the fit.
 
     """
@@ -46,7 +46,7 @@ class ExchangedWeights:
             self._own, self._has_looked = OwnWeights([self._trainer.lightning_module], others, self._keeps), False
 
     def _look(self) -> None:
-        """Before each batch: what has not been exchanged need not be kept."""
+        """Drop the copy, before a batch, if the weights were not swapped."""
         if self._own is None or self._has_looked:
             return
         self._has_looked, self._keeps = True, self._own.are_exchanged()
@@ -57,10 +57,10 @@ class ExchangedWeights:
         self._own = None
 
     def put_back(self) -> bool:
-        """Give the module its own weights, for a process that leaves the validation.
+        """Restore the module's own weights, for a process that leaves the validation.
 
         Returns:
-            Whether it has its own weights now.
+            Whether the module has its own weights now.
 
         """
         own, self._own = self._own, None
@@ -71,7 +71,7 @@ class ExchangedWeights:
         return own.are_kept
 
     def check_saved(self) -> None:
-        """Warn, once, if what is being saved is not the module's own weights."""
+        """Warn, once, if the weights that are being saved are not the module's own."""
         if self._own is not None and not self._has_warned and self._own.are_exchanged():
             self._has_warned = True
             rank_zero_warn(
@@ -82,14 +82,14 @@ class ExchangedWeights:
 
     @property
     def callback_states(self) -> dict[str, StateDict]:
-        """States before the validation of callbacks whose hooks may exchange weights, by their keys."""
+        """States, from before the validation, of callbacks whose hooks may swap weights, by their keys."""
         return {} if self._own is None else self._own.callback_states
 
 
 class LoopWeights:
-    """The weights of a custom loop at the end of an epoch's batches, which its script may exchange for an evaluation.
+    """Keeps the weights of a custom loop at the end of an epoch's batches, as its script may swap them for an evaluation.
 
-    They are copied if an earlier evaluation exchanged them.
+    They are copied if an earlier evaluation swapped them.
     """
 
     def __init__(self) -> None:
@@ -97,22 +97,22 @@ class LoopWeights:
         self._keeps = False
 
     def take(self, state: Mapping[str, object]) -> None:
-        """The modules and optimizers in ``state`` have their own weights now."""
+        """Record the weights of the modules and optimizers in ``state``, which are their own now."""
         modules = [value for value in state.values() if isinstance(value, nn.Module)]
         self._own = OwnWeights(modules, with_averages(state.values()), self._keeps)
 
     def can_go_back(self) -> bool:
-        """Whether the weights are there: if not, they will be next time, unless they are sharded."""
+        """Whether the own weights are available; if not, they are copied from the next time on, unless sharded."""
         if self._own is None:
             return True
         self._keeps = self._own.are_exchanged()
         return not self._keeps or self._own.are_kept
 
     def put_back(self) -> None:
-        """Restore the weights, if they have been exchanged."""
+        """Restore the weights, if they were swapped."""
         if self._own is not None and self._own.are_exchanged():
             self._own.put_back()
 
     def forget(self) -> None:
-        """The evaluations are over."""
+        """Drop the copy, after the evaluations."""
         self._own = None

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 _COMPLETE = "config.json"
-"""Moved last: a folder that has it holds a complete model."""
+"""File that is moved last, so that a folder with it contains a complete model."""
 
 _WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin", "pytorch_model.bin.index.json")
 
@@ -35,9 +35,9 @@ def export_huggingface(
     (which may be a mount point, as ``/opt/ml/model``), then moved, ``config.json`` last. Other files there are kept.
 
     Args:
-        model: The model. Call on rank zero only.
-        folder: Created if missing.
-        tokenizer: Written next to the model.
+        model: The model.
+        folder: Output folder; created if missing.
+        tokenizer: Tokenizer to write next to the model.
         state_dict: The weights, if the model is not complete on this process. Default: the model's.
 
     Returns:
@@ -58,9 +58,9 @@ def export_huggingface(
 
 
 def save_tokenizer(tokenizer: Saveable, folder: Path) -> None:
-    """Write ``tokenizer`` so that transformers 4, which AWS's images carry, loads it though transformers 5 saved it.
+    """Write ``tokenizer`` so that transformers 4, as in AWS's images, can load it even if transformers 5 wrote it.
 
-    ``TokenizersBackend`` is what 5 calls ``PreTrainedTokenizerFast``; it knows both names, 4 only the latter.
+    ``TokenizersBackend`` is the name of ``PreTrainedTokenizerFast`` in 5, which accepts both; 4 accepts only the latter.
     """
     tokenizer.save_pretrained(str(folder))
     config = folder / "tokenizer_config.json"

@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 
 
 META = "meta.pt"
-"""In the folder of a sharded checkpoint: Lightning's file of everything that is not a tensor, written last."""
+"""File in the folder of a sharded checkpoint: Lightning's, with everything that is not a tensor; written last."""
 
 
 STATE = "lightning_sagemaker"
-"""Entry of a checkpoint that AutoResume has added to."""
+"""Entry that AutoResume adds to a checkpoint."""
 SUMS = "sums.json"
-"""In such a folder: size and checksum of each file, if this package wrote it."""
+"""File in such a folder, if this package wrote it: size and checksum of each file."""
 _BLOCK = 8 * 2**20
-"""Bytes that are read at once."""
+"""Bytes per read."""
 _OBJECTS = (
     "keep objects out of hyperparameters and callback states; if you trust the file, use AutoResume(weights_only=False)"
 )
@@ -41,9 +41,9 @@ class FoundCheckpoint:
     """A checkpoint to resume from.
 
     Attributes:
-        path: A file, or the folder of a sharded one.
+        path: A file, or the folder of a sharded checkpoint.
         step: Optimizer steps of the run.
-        exact: Whether it has the state for an exact resume. One saved by an exception does not.
+        exact: Whether it has the state for an exact resume, unlike a checkpoint that was saved on an exception.
         fits: Fits that the script had completed before the one that saved it.
 
     """
@@ -56,30 +56,30 @@ class FoundCheckpoint:
 
 def find_checkpoint(
     folder: str | Path,
-    say: Callable[[str], None] = print,
+    report: Callable[[str], None] = print,
     weights_only: bool = True,
     fits: int | None = None,
     hint: str = _OBJECTS,
 ) -> FoundCheckpoint | None:
-    """The complete checkpoint in ``folder`` with the most steps, by its contents; file times may be those of a download.
+    """Find the complete checkpoint with the most steps, by contents, as file times may be those of a download.
 
     Args:
-        folder: Holds ``*.ckpt``, files or folders; need not exist.
-        say: Called with a message for each that cannot be used.
+        folder: Folder of ``*.ckpt`` files or folders; need not exist.
+        report: Called with a message for each checkpoint that cannot be used.
         weights_only: Load data only. ``False`` allows the files to run code: use it for trusted checkpoints only.
-        fits: Consider those only before whose fit the script had completed this many. None: all.
-        hint: What to do about one that holds more than data.
+        fits: Consider only checkpoints of the fit before which the script had completed this many. None for all.
+        hint: HINT for a checkpoint that holds more than data.
 
     Returns:
-        None if there is none.
+        The checkpoint; None if there is none.
 
     Raises:
-        CheckpointError: If resuming from another one would lose work: one may not be read, or is complete but holds
+        CheckpointError: If resuming from another one would lose work: one is not readable, or is complete but holds
             more than data.
 
     """
     try:
-        names = sorted(os.listdir(folder))  # Path.glob takes a folder that may not be read for an empty one
+        names = sorted(os.listdir(folder))  # Path.glob returns nothing for an unreadable folder
     except (FileNotFoundError, NotADirectoryError):
         return None
     except PermissionError as error:
@@ -93,21 +93,21 @@ def find_checkpoint(
         except CheckpointError:
             raise
         except Exception as error:
-            say(f"{path} is incomplete; skipping it ({_first_line(error)})")
+            report(f"{path} is incomplete; skipping it ({_first_line(error)})")
     others = [found.path.name for found in candidates if fits not in (None, found.fits)]
     if others:
-        say(of_other_fits(folder, others))
+        report(of_other_fits(folder, others))
     candidates = [found for found in candidates if found.path.name not in others]
     for found in sorted(candidates, key=lambda one: (one.step, one.exact, one.path.name), reverse=True):
         damage = _damage(found.path)
         if damage is None:
             return found
-        say(f"{found.path} (step {found.step}) is damaged; skipping it ({damage})")
+        report(f"{found.path} (step {found.step}) is damaged; skipping it ({damage})")
     return None
 
 
 def of_other_fits(folder: str | Path, names: list[str]) -> str:
-    """Why checkpoints are not resumed from."""
+    """The message for checkpoints of other fits, which are not resumed from."""
     more = f" and {len(names) - 1} more" if len(names) > 1 else ""
     return (
         f"{folder}: {names[0]}{more} of another fit of this script, not resumed from. HINT: to continue from it, pass"
@@ -116,16 +116,16 @@ def of_other_fits(folder: str | Path, names: list[str]) -> str:
 
 
 def _read_step(path: Path, weights_only: bool, hint: str) -> tuple[int, bool, int]:
-    """Cheap: tensors are mapped, not read."""
+    """Step, exactness and fits of a checkpoint. Cheap, as tensors are memory-mapped and not read."""
     file = path / META if path.is_dir() else path
     for part in path.iterdir() if path.is_dir() else (path,):
-        part.open("rb").close()  # what follows takes an error for damage
+        part.open("rb").close()  # below, errors count as damage
     with file.open("rb") as opened:
         if not zipfile.is_zipfile(opened):
             raise ValueError("truncated torch.save file")
     try:
         content: Checkpoint = torch.load(file, map_location="cpu", mmap=True, weights_only=weights_only)
-    except Exception as error:  # of a damaged file, or of the script's own classes
+    except Exception as error:  # a damaged file, or classes of the script, may raise anything
         if _damage(path) is not None:
             raise
         raise CheckpointError(
@@ -141,7 +141,7 @@ def _read_step(path: Path, weights_only: bool, hint: str) -> tuple[int, bool, in
 
 
 def fits_before(content: Checkpoint) -> int:
-    """How many fits the script had completed before the one that saved a checkpoint; 0 for those of other programs."""
+    """Number of fits that the script had completed before the one that saved a checkpoint; 0 for other programs."""
     return int((content.get(STATE) or {}).get("fits", 0))
 
 
@@ -153,7 +153,7 @@ def _unreadable(error: PermissionError) -> CheckpointError:
 
 
 def _damage(path: Path) -> str | None:
-    """What is wrong with the bytes, by the file's checksums, which torch does not verify when it loads."""
+    """Verify a file's checksums, which torch does not when it loads; returns the damage, or None."""
     for file in (path / META,) if path.is_dir() else (path,):
         try:
             with zipfile.ZipFile(file) as archive:
@@ -184,7 +184,7 @@ def write_sums(folder: Path, sums: dict[str, list[int]]) -> None:
 
 
 def _changed_part(path: Path) -> str | None:
-    """The first damaged file; folders of other programs have no list of checksums."""
+    """The first damaged file, as a message; folders of other programs have no list of checksums."""
     try:
         sums: dict[str, list[int]] = json.loads((path / SUMS).read_text())
         bad = [name for name, wanted in sums.items() if file_sum(path / name) != wanted]
@@ -215,7 +215,7 @@ def _missing_part(path: Path) -> str | None:
 
 
 def _refused(error: Exception) -> str:
-    """The class that torch reports, from its long message."""
+    """The refused class, extracted from torch's long message."""
     found = re.search(r"(?:WeightsUnpickler error|weights_only):\s*(.{1,160})", str(error))
     return found[1].split(" was not an allowed", 1)[0] if found else _first_line(error)
 

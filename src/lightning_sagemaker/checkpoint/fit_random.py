@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a fit draws its random numbers from, and when it has drawn those that a resumed run draws again."""
+"""The random number generators of a fit, except those whose draws a resumed run repeats."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ class Loaders(Protocol):
 
 
 class FitRandom:
-    """The random number generators of a fit: the libraries', and those that its module, data module and callbacks hold.
+    """Saves and restores a fit's random number generators: the libraries', and those of module, data module and callbacks.
 
-    Those of a data set that is made for a loader only are part of the loader's position.
+    Generators of a data set that is created for a loader only are part of the loader's position.
 
     Args:
         trainer: The Trainer of the fit.
         events: Events of the fit.
-        loaders: Its loaders.
+        loaders: Loaders of the fit.
 
     """
 
@@ -55,7 +55,7 @@ class FitRandom:
             yield f"callbacks.{number}.{type(callback).__name__}", callback
 
     def take(self) -> RandomState:
-        """Their states."""
+        """The states of the generators."""
         return {**random_state(), "own": self._own.take(but=self._read_again())}
 
     def put(self, state: RandomState) -> None:
@@ -64,5 +64,5 @@ class FitRandom:
         self._own.put(state.get("own", {}), but=self._read_again())
 
     def ids(self) -> set[int]:
-        """Ids of the script's own."""
+        """Ids of the script's own generators."""
         return {id(generator) for _, generator in self._own.now()}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random number generators that a script has made: their states, as a checkpoint can hold them."""
+"""States of random number generators that a script has created, in a form that a checkpoint can hold."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def is_generator(value: object) -> TypeGuard[RandomNumbers]:
 
 
 def is_global(value: object) -> bool:
-    """Whether it is the generator of a library, which :mod:`.random_state` has: scripts may keep it in an attribute."""
+    """Whether ``value`` is a library's global generator, which :mod:`.random_state` saves; scripts may refer to it."""
     shared = (torch.default_generator, getattr(np.random.random, "__self__", None))
     return any(value is one for one in (*shared, getattr(random.random, "__self__", None)))
 
@@ -42,7 +42,7 @@ def generator_state(generator: RandomNumbers) -> object:
 
 
 def restore_generator(generator: RandomNumbers, state: object) -> None:
-    """Restore :func:`generator_state`; not if the script has another kind of generator there now."""
+    """Restore :func:`generator_state`, unless the script now has another kind of generator."""
     if isinstance(generator, torch.Generator):
         if isinstance(state, torch.Tensor) and state.shape == generator.get_state().shape:
             generator.set_state(state)
@@ -57,7 +57,7 @@ def restore_generator(generator: RandomNumbers, state: object) -> None:
 
 
 def _plain(state: object) -> object:
-    """NumPy's description of a generator without arrays, which a checkpoint of plain data cannot hold."""
+    """NumPy's state of a generator, with arrays converted, as a checkpoint of plain data cannot hold them."""
     if isinstance(state, dict):
         return {name: _plain(value) for name, value in state.items()}
     if isinstance(state, np.ndarray):

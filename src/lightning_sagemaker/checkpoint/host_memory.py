@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files of a job in the memory of its hosts: each rank's training state, which outlives the rank but not its launcher."""
+"""Files in the memory of a job's hosts: each rank's training state, which survives the rank but not its launcher."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pathlib import Path
 from lightning_sagemaker.checkpoint.atomic_write import CheckpointError
 
 SUFFIX = ".rank"
-"""Of a file with the state of one rank."""
+"""Pattern of the name of a file with the state of one rank."""
 _NAME = re.compile(rf"step=(\d+)-rank=(\d+)-of=(\d+){re.escape(SUFFIX)}")
 _NEW = "new-"
 """Prefix of files that are being written."""
@@ -31,8 +31,8 @@ class RankFile:
 
     Attributes:
         step: Optimizer steps.
-        rank: The rank.
-        world_size: Ranks of the job then.
+        rank: Global rank.
+        world_size: Number of ranks of the job at that time.
 
     """
 
@@ -42,7 +42,7 @@ class RankFile:
 
     @property
     def name(self) -> str:
-        """Its file's name."""
+        """Name of the file."""
         return f"step={self.step}-rank={self.rank}-of={self.world_size}{SUFFIX}"
 
 
@@ -50,10 +50,10 @@ class HostMemory:
     """The files of one job on this host.
 
     Args:
-        folder: In memory, of this job alone; created with its parents.
+        folder: Folder in memory, for this job alone; created with its parents.
 
     Raises:
-        CheckpointError: If it belongs to another user.
+        CheckpointError: If the folder belongs to another user.
 
     """
 
@@ -61,23 +61,23 @@ class HostMemory:
         make_own(folder)
         self.folder = folder
         self.host = f"{socket.gethostname()}:{folder}"
-        """Names this host among the job's."""
+        """Identifies this host in the job."""
 
     def path(self, file: RankFile) -> Path:
-        """Where a file is, or would be."""
+        """Path of a file, which may not exist."""
         return self.folder / file.name
 
     def files(self) -> set[RankFile]:
-        """Those that are complete."""
+        """The complete files."""
         found = (_NAME.fullmatch(name) for name in os.listdir(self.folder))
         return {RankFile(*map(int, match.groups())) for match in found if match}
 
     def write(self, file: RankFile, fill: Callable[[Path], object]) -> Path:
-        """Create a file; complete or absent, whenever the process ends.
+        """Create a file atomically: it is complete or absent, whenever the process ends.
 
         Args:
-            file: Which.
-            fill: Writes a file at a temporary path.
+            file: Identifies the file.
+            fill: Writes the file at a temporary path.
 
         Raises:
             OSError: If memory is full.
@@ -93,7 +93,7 @@ class HostMemory:
             raise
 
     def keep(self, steps: Collection[int]) -> None:
-        """Remove the files of all other steps; other ranks of this host may be doing the same."""
+        """Remove the files of all other steps, possibly concurrently with other ranks of this host."""
         for file in self.files():
             if file.step not in steps:
                 self.path(file).unlink(missing_ok=True)
@@ -105,23 +105,23 @@ class HostMemory:
                 self.path(file).unlink(missing_ok=True)
 
     def remove_unfinished(self) -> None:
-        """Remove what processes that were killed have left."""
+        """Remove incomplete files of killed processes."""
         for path in self.folder.glob(f"{_NEW}*"):
             path.unlink(missing_ok=True)
 
     def remove(self) -> None:
-        """Remove everything, the folder too."""
+        """Remove all files and the folder."""
         self.keep(())
         self.remove_unfinished()
-        with contextlib.suppress(OSError):  # somebody else has put something there
+        with contextlib.suppress(OSError):  # it contains other files
             self.folder.rmdir()
 
 
 def make_own(folder: Path) -> None:
-    """Create a folder that only this user can read.
+    """Create a folder that only this user can access.
 
     Raises:
-        CheckpointError: If it belongs to another user, whose files would be loaded.
+        CheckpointError: If the folder belongs to another user, whose files would be loaded.
 
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -133,11 +133,11 @@ def make_own(folder: Path) -> None:
 
 
 def newest_complete(found: Sequence[Collection[RankFile]]) -> int | None:
-    """The last step of which every rank's state is on some host.
+    """The last step for which every rank's state is on some host; None if there is none.
 
     Args:
-        found: Files that each rank sees on its host; there are as many ranks as in the job whose files they are, or
-            the files are not used.
+        found: Files that each rank finds on its host. Files of a job with another number of ranks are
+            ignored.
 
     """
     size = len(found)
@@ -149,17 +149,17 @@ def newest_complete(found: Sequence[Collection[RankFile]]) -> int | None:
 
 
 def launcher_folder(fit: int) -> Path | None:
-    """Folder of a fit of the process that has started this one, and would start it again.
+    """Folder for a fit, which belongs to the launcher that has started this process, and would restart it.
 
     Args:
-        fit: Its number in the script, which a restarted script repeats from the first one on.
+        fit: Number of the fit in the script; a restarted script counts from the first one again.
 
     Returns:
-        None if torch's elastic agent (torchrun) has not started this process: nobody would start it again.
+        The folder; None if torch's elastic agent (torchrun) has not started this process, so that nothing would restart it.
 
     Raises:
-        CheckpointError: If this machine has no folder in memory that all processes share, or another user's is in the
-            way.
+        CheckpointError: If this machine has no folder in memory that all processes share, or the folder belongs to another
+            user.
 
     """
     if "TORCHELASTIC_RUN_ID" not in os.environ:
@@ -184,7 +184,7 @@ def _remove_orphans(base: Path) -> None:
 
 
 def _started(pid: int) -> str | None:
-    """When a process was started; None if there is none."""
+    """Start time of a process; None if it does not exist."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()[_STARTED]
     except OSError:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How strategies write checkpoints: atomically."""
+"""The checkpoint plugin of the strategies, which writes atomically."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Values in the ``state`` of a custom loop, in a file that is read as data: ``torch.load(weights_only=True)``.
+"""Values in the ``state`` of a custom loop, for a file that ``torch.load(weights_only=True)`` reads.
 
-What torch reads stands in the file as it is; deques, NumPy's numbers and arrays as :mod:`.stored_values` writes them, and
+Values that torch can read are stored unchanged; deques, NumPy's numbers and arrays as in :mod:`.stored_values`, and
 generators as their states.
 """
 
@@ -18,10 +18,10 @@ from lightning_sagemaker.checkpoint.stored_values import NotStored, loaded, stor
 
 
 def as_data(value: object) -> tuple[object, bool]:
-    """A value as it stands in the file, and whether that is in another form.
+    """Convert a value for the file; returns it, and whether it was converted.
 
     Raises:
-        NotStored: If there is none that is read.
+        NotStored: If it cannot be converted.
 
     """
     if is_generator(value):
@@ -35,12 +35,12 @@ def as_data(value: object) -> tuple[object, bool]:
 
 
 def from_data(own: object, entry: object, device: torch.device) -> object:
-    """A value from its other form; what the loop's script has made is filled.
+    """Convert a value back; an object that the script has created is filled.
 
     Args:
-        own: The script's.
-        entry: From the file.
-        device: For tensors that were not on the CPU.
+        own: The script's value.
+        entry: Value from the file.
+        device: Device for tensors that were not on the CPU.
 
     """
     if is_generator(own):
@@ -50,7 +50,7 @@ def from_data(own: object, entry: object, device: torch.device) -> object:
 
 
 def refused(value: object) -> set[str]:
-    """Names of what torch would refuse in a value."""
+    """Names of classes and functions in a value that torch would refuse."""
     found: set[str] = set()
     pending, seen = [value], set[int]()
     while pending:

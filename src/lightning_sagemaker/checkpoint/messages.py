@@ -15,7 +15,7 @@ from lightning_sagemaker.checkpoint.atomic_write import CheckpointError
 
 _PAUSE = 0.02
 _TIME_LIMIT = 1800.0
-"""Seconds that a thread waits for another process's, as torch's collectives do."""
+"""Seconds that a thread waits for a message, as torch's collectives do."""
 
 
 class Refusal(Exception):
@@ -27,33 +27,33 @@ class Messages:
 
     Args:
         store: Store of the processes.
-        name: Name of the checkpoint; the same on all.
-        given_up: Ends all waiting when set.
+        name: Name of the checkpoint; the same on all processes.
+        given_up: Event that aborts all waiting.
 
     """
 
     def __init__(self, store: dist.Store, name: str, given_up: threading.Event) -> None:
         self._store, self._name, self._given_up = store, name, given_up
 
-    def say(self, topic: str, value: object) -> None:
+    def publish(self, topic: str, value: object) -> None:
         """Publish a message; ``value`` is pickled."""
         self._store.set(f"{self._name}/{topic}", base64.b64encode(pickle.dumps(value)).decode())
 
-    def hear(self, topic: str, instead: str | None = None) -> Any:
+    def wait_for(self, topic: str, instead: str | None = None) -> Any:
         """Wait for a message.
 
         Args:
             topic: Topic of the message.
-            instead: Another topic, whose message says why the first will not come.
+            instead: Topic of a failure, whose message is received instead and has the reason.
 
         Raises:
-            Refusal: If ``instead`` arrives, with its text.
+            Refusal: If a message with the topic ``instead`` arrives; has its text.
             CheckpointError: If nothing arrives in time.
 
         """
         deadline = time.monotonic() + _TIME_LIMIT
-        while not self._is_said(topic):
-            if instead is not None and self._is_said(instead):
+        while not self._is_published(topic):
+            if instead is not None and self._is_published(instead):
                 raise Refusal(self._get(instead))
             if time.monotonic() > deadline or self._given_up.is_set():
                 raise CheckpointError(
@@ -66,7 +66,7 @@ class Messages:
         """Remove a message that all have received."""
         self._store.delete_key(f"{self._name}/{topic}")
 
-    def _is_said(self, topic: str) -> bool:
+    def _is_published(self, topic: str) -> bool:
         return bool(self._store.check([f"{self._name}/{topic}"]))
 
     def _get(self, topic: str) -> Any:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a script keeps its torchmetrics: among the module's children, in containers of attributes, and in callbacks."""
+"""Finds a script's torchmetrics: among the module's children, in containers in attributes, and in callbacks."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from lightning_sagemaker._types import Trainer
 
 _MOST, _DEEPEST = 100, 3
-"""Entries of a container that is searched, and how deep."""
+"""Maximum entries of a container that is searched, and maximum depth."""
 
 
 class Metrics(NamedTuple):
-    """Those of a Trainer, by name.
+    """The metrics of a Trainer, by name.
 
     Attributes:
-        metrics: Each once, with those within wrappers and collections.
-        trackers: These are lists of metrics, which become longer.
+        metrics: Metrics, each once, with those within wrappers and collections.
+        trackers: Metric trackers, which are growing lists of metrics.
 
     """
 
@@ -35,11 +35,11 @@ class Metrics(NamedTuple):
 
 
 def metrics_of(trainer: Trainer, children: Children | None = None) -> Metrics:
-    """Find them.
+    """Find the metrics of a Trainer.
 
     Args:
-        trainer: Whose they are.
-        children: :func:`~.module_walk.named_modules` of its module, if at hand.
+        trainer: The Trainer.
+        children: :func:`~.module_walk.named_modules` of its module, if already computed.
 
     """
     children = named_modules(trainer.lightning_module) if children is None else children
@@ -54,7 +54,7 @@ def metrics_of(trainer: Trainer, children: Children | None = None) -> Metrics:
 
 def _add(found: Metrics, children: Children) -> None:
     kinds = {kind for kind in {type(child) for _, child in children} if issubclass(kind, (Metric, MetricTracker))}
-    if not kinds:  # the usual case, in which each step of a job that recovers looks
+    if not kinds:  # the usual case, which is checked in each step with recovery in the job
         return
     known = {id(one) for one in found.metrics.values()}
     for name, child in children:

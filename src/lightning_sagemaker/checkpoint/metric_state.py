@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class MetricEntry(TypedDict):
-    """A metric of torchmetrics: how often it was updated, its states, and what else it holds."""
+    """A metric of torchmetrics: number of updates, states, and other values."""
 
     count: int
     states: dict[str, list[Tensor] | Tensor]
@@ -39,7 +39,7 @@ class LoggedEntry(TypedDict):
 
 
 class MetricStates(TypedDict):
-    """What :func:`metric_states` returns."""
+    """The result of :func:`metric_states`."""
 
     metrics: dict[str, MetricEntry]
     logged: dict[str, LoggedEntry]
@@ -66,11 +66,11 @@ _SETTINGS = (
 def metric_states(trainer: Trainer, children: Children) -> MetricStates:
     """The states of this process, as plain containers and tensors.
 
-    Metrics that are logged in validation have none to resume from: Lightning resets them after the last hook of a
+    Metrics that are logged in validation are not included: Lightning resets them after the last hook of a
     validation, in which checkpoints are saved.
 
     Args:
-        trainer: Whose module and callbacks have the metrics.
+        trainer: Trainer whose module and callbacks have the metrics.
         children: :func:`~.module_walk.named_modules` of the module.
 
     """
@@ -88,17 +88,17 @@ def entries_of(metrics: Mapping[str, Metric]) -> dict[str, MetricEntry]:
 
 
 def _entry(metric: Metric) -> MetricEntry:
-    count, own = metric._update_count, own_values(metric)  # wrappers do not count
+    count, own = metric._update_count, own_values(metric)  # wrappers do not count updates
     return {"count": count, "states": _copied(metric.metric_state) if count or own else {}, "own": own}
 
 
 def restore_metrics(trainer: Trainer, states: MetricStates) -> None:
-    """Restore the metrics of :func:`metric_states`; missing ones are unchanged."""
+    """Restore :func:`metric_states`; metrics that are not in it are unchanged."""
     restore_entries(_tracked(trainer, states), states["metrics"])
 
 
 def restore_entries(metrics: Mapping[str, Metric], entries: Mapping[str, MetricEntry]) -> None:
-    """Restore :func:`entries_of`; missing ones are unchanged."""
+    """Restore :func:`entries_of`; metrics that are not in it are unchanged."""
     for name, entry in entries.items():
         metric = metrics.get(name)
         if metric is None:
@@ -110,7 +110,7 @@ def restore_entries(metrics: Mapping[str, Metric], entries: Mapping[str, MetricE
 
 
 def _tracked(trainer: Trainer, states: MetricStates) -> dict[str, Metric]:
-    """All metrics, once trackers have as many steps as they had."""
+    """All metrics, after trackers were extended to their earlier number of steps."""
     trackers = metrics_of(trainer).trackers
     for name, steps in states.get("trackers", {}).items():
         if name in trackers:
@@ -126,11 +126,11 @@ def restore_logged(trainer: Trainer, states: MetricStates) -> None:
 
 
 def merged_metrics(trainer: Trainer, ranks: list[MetricStates], rank: int, world_size: int) -> MetricStates:
-    """This rank's share of the states of another number of ranks; in total they are the same.
+    """This rank's share of the states of another number of ranks; the totals are the same.
 
     Args:
-        trainer: Whose metrics they are.
-        ranks: The :func:`metric_states` of each.
+        trainer: Trainer with the metrics.
+        ranks: The :func:`metric_states` of each earlier rank.
         rank: Rank of this process among ``world_size``.
         world_size: Current number of processes.
 
@@ -144,16 +144,16 @@ def merged_metrics(trainer: Trainer, ranks: list[MetricStates], rank: int, world
 
 
 def merged_entries(metrics: Mapping[str, Metric], ranks: list[dict[str, MetricEntry]]) -> dict[str, MetricEntry]:
-    """One rank's states from :func:`entries_of` several; those of metrics that are no longer there are left out."""
+    """Merge :func:`entries_of` several ranks into one rank's; metrics that no longer exist are left out."""
     names = {name: None for entries in ranks for name in entries if name in metrics}
     return {name: _merged([one[name] for one in ranks if name in one], metrics[name]) for name in names}
 
 
 def of_lost_rank(states: MetricStates) -> MetricStates:
-    """What a rank has that replaces a lost one, whose sums are lost, from the sender's, which has the same names.
+    """States for a replacement of a lost rank, whose sums are lost, from the sender's, which has the same names.
 
-    What is reduced over ranks begins empty, so that nothing counts twice. Of what each rank logs for itself the sender's
-    sums stand in: without a further batch in the epoch the mean of nothing, which is nan, would stop an early stopping.
+    Values that are reduced over ranks start empty, so that nothing counts twice. For values that each rank logs itself, the
+    sender's sums are used: the mean of no values, nan, would trigger early stopping if no batch followed in the epoch.
     """
     found, logged = without_sums(states), states["logged"]
     found["logged"] |= {key: one for key, one in logged.items() if not one["settings"]["sync_dist"]}
@@ -161,7 +161,7 @@ def of_lost_rank(states: MetricStates) -> MetricStates:
 
 
 def without_sums(states: MetricStates) -> MetricStates:
-    """Without what has been added up: all ranks have the same names and trackers."""
+    """The states without accumulated values; names and trackers are the same on all ranks."""
     kept = {name: entry for name, entry in states["metrics"].items() if entry.get("own")}
     return {
         "metrics": {name: {"count": 0, "states": {}, "own": entry["own"]} for name, entry in kept.items()},
@@ -171,7 +171,7 @@ def without_sums(states: MetricStates) -> MetricStates:
 
 
 def _merged(entries: list[MetricEntry], metric: Metric) -> MetricEntry:
-    """States of one metric of torchmetrics, as it reduces them over ranks; a list is one after the other."""
+    """Merge the states of one metric as torchmetrics reduces them over ranks; lists are concatenated."""
     states = dict(entries[0]["states"])
     for other in entries[1:]:
         for name, value in other["states"].items():
@@ -184,7 +184,7 @@ def _merged(entries: list[MetricEntry], metric: Metric) -> MetricEntry:
 
 
 def _sum_of(like: LoggedEntry, entries: list[LoggedEntry]) -> LoggedEntry:
-    """Sum of values that Lightning logs; empty for values of other ranks, as all ranks must have the same names."""
+    """Sum of logged values; an empty entry if only other ranks have the name, as all must have the same names."""
     if like["values"] is None:
         return like
     reduction, empty = like["settings"]["reduce_fx"], [torch.zeros_like(value) for value in like["values"]]
@@ -206,7 +206,7 @@ def _logged_state(metric: ResultMetric) -> LoggedEntry:
     settings |= {"rank_zero_only": meta.sync.rank_zero_only}
     cache = metric._forward_cache
     cache = cache.detach().cpu().clone() if isinstance(cache, torch.Tensor) else None
-    if not metric.is_tensor:  # a metric of torchmetrics, whose states are kept by its own name
+    if not metric.is_tensor:  # a torchmetrics metric, whose states are stored under its own name
         return {"settings": settings, "values": None, "cache": cache}
     values = [torch.as_tensor(getattr(metric, state, 0)).detach().cpu().clone() for state in _LOGGED]
     return {"settings": settings, "values": values, "cache": cache}
@@ -222,10 +222,10 @@ def _log_again(trainer: Trainer, results: ResultCollection, entry: LoggedEntry) 
         value = values[0].to(module.device)
     sync_dist, rank_zero_only = settings.pop("sync_dist"), settings.pop("rank_zero_only")
     settings["reduce_fx"] = getattr(torch, settings["reduce_fx"])
-    results.pop(f"{settings['fx']}.{settings['name']}", None)  # of a finder's trial
+    results.pop(f"{settings['fx']}.{settings['name']}", None)  # left by a finder's trial
     results.log(**settings, value=value, batch_size=0)
     metric = results[f"{settings['fx']}.{settings['name']}"]
-    # Only now: logging would ask the other ranks.
+    # Set only now, as logging would otherwise communicate with other ranks.
     kind = type(metric.meta.sync)
     metric.meta.sync = kind(_should=sync_dist, fn=trainer.strategy.reduce, _group=None, rank_zero_only=rank_zero_only)
     if values is not None:
@@ -244,7 +244,7 @@ def metrics_in(children: Children) -> Iterator[tuple[str, Metric]]:
 
 
 def _is_kept(metric: ResultMetric) -> bool:
-    """Whether it has been updated.
+    """Whether a logged value was updated and can be saved.
 
     A metric with its own process group cannot be saved: a group cannot be serialized.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a metric keeps beside its states: a ``MinMaxMetric`` its extrema, a ``Running`` how many values it has seen."""
+"""Values of a metric other than its states: the extrema of ``MinMaxMetric``, the count of ``Running``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def own_values(metric: Metric) -> dict[str, object]:
     """Numbers and tensors of a wrapper, or of a script's own metric, that are neither states nor settings.
 
     Returns:
-        Copies, as a checkpoint can hold them.
+        Copies, in a form that a checkpoint can hold.
 
     """
     settings, found = _settings(type(metric)), dict[str, object]()
@@ -37,14 +37,14 @@ def own_values(metric: Metric) -> dict[str, object]:
 
 
 def set_values(metric: Metric, values: dict[str, object]) -> None:
-    """Restore what :func:`own_values` has returned."""
+    """Restore the result of :func:`own_values`."""
     for name, value in values.items():
         if name in vars(metric):
             setattr(metric, name, loaded(value, torch.device(metric.device)))
 
 
 def track(tracker: MetricTracker, steps: int) -> None:
-    """Let a tracker have so many steps: those of the time of the checkpoint, whatever hooks of the start have added."""
+    """Set a tracker's number of steps to that of the checkpoint, whatever hooks of the start have added."""
     while tracker.n_steps > steps:
         tracker._modules.popitem()
     while tracker.n_steps < steps:
@@ -53,7 +53,7 @@ def track(tracker: MetricTracker, steps: int) -> None:
 
 @cache
 def _settings(kind: type[Metric]) -> frozenset[str] | None:
-    """Names that are torchmetrics' own, or arguments of a constructor, which may be others now; None: nothing is kept."""
+    """Names that are torchmetrics' own or constructor arguments, which may differ now; None to save no values."""
     if not issubclass(kind, WrapperMetric) and kind.__module__.partition(".")[0] == "torchmetrics":
         return None
     constructors = [vars(base)["__init__"] for base in kind.__mro__ if "__init__" in vars(base)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which parts of a module are trained: flags that are not in a ``state_dict``, set by hooks of an earlier epoch."""
+"""Flags of a module that are not in its ``state_dict``, such as those that freeze it, set by hooks of earlier epochs."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from torch import nn
 from lightning_sagemaker.checkpoint.module_walk import Children, named_parameters
 
 _TRACKS = "track_running_stats"
-"""Attribute of norms: Lightning's finetuning callbacks switch it off while a module is frozen."""
+"""Attribute of norm layers, which Lightning's finetuning callbacks switch off while a module is frozen."""
 
 
 def module_flags(children: Children, parameters: Iterable[nn.Parameter]) -> dict[str, list[str]]:
-    """Names of the parameters that need no gradient, of modules in evaluation mode, and of norms without running means.
+    """Names of frozen parameters, of modules in evaluation mode, and of norm layers that do not track running statistics.
 
     Args:
         children: :func:`~.module_walk.named_modules` of the module.
-        parameters: Its parameters.
+        parameters: Parameters of the module.
 
     """
     trained = all(map(attrgetter("requires_grad"), parameters))
@@ -31,7 +31,7 @@ def module_flags(children: Children, parameters: Iterable[nn.Parameter]) -> dict
 
 
 def _tracks(module: nn.Module) -> bool:
-    """Not by ``getattr`` alone, which takes a module ten times as long for what it does not have."""
+    """Whether a layer tracks running statistics. Not just ``getattr``, which is ten times slower for a missing attribute."""
     own = vars(module)
     return bool(own[_TRACKS] if _TRACKS in own else getattr(type(module), _TRACKS, True))
 
@@ -42,7 +42,7 @@ def restore_module_flags(module: nn.Module, flags: dict[str, list[str]] | None) 
         return
     frozen, evaluating, untracked = (set(flags[name]) for name in ("frozen", "evaluating", "untracked"))
     for name, parameter in module.named_parameters():
-        if parameter.requires_grad is (name in frozen):  # otherwise unchanged: not every one can be set
+        if parameter.requires_grad is (name in frozen):  # set only if it differs, as not every parameter allows it
             parameter.requires_grad = name not in frozen
     for name, child in module.named_modules():
         child.training = name not in evaluating

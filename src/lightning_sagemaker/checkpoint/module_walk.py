@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A module's children, parameters and buffers by name, in one pass: several things are saved of them at each step.
+"""A module's children, parameters and buffers by name, in one pass, as they are needed at each step.
 
 The names and their order are those of ``named_modules``, ``named_parameters`` and ``named_buffers``, whose nested generators
 take five times as long for a BERT.
@@ -14,15 +14,15 @@ from operator import attrgetter, is_, methodcaller
 from torch import Tensor, nn
 
 Children = list[tuple[str, nn.Module]]
-"""What :func:`named_modules` returns: names and modules."""
+"""The result of :func:`named_modules`: names and modules."""
 _within, _parameters, _values = attrgetter("_modules"), attrgetter("_parameters"), methodcaller("values")
 
 
 class ModuleWalk:
-    """Walks over a module at each step, and remembers what was found as long as it is there.
+    """Walks over a module at each step, with the results cached until its structure changes.
 
     Args:
-        module: Where to begin.
+        module: The root module.
 
     """
 
@@ -35,7 +35,7 @@ class ModuleWalk:
         self._parameters: list[nn.Parameter] = []
 
     def look(self) -> tuple[Children, list[nn.Parameter]]:
-        """What :func:`named_modules` and ``parameters()`` return now."""
+        """The current results of :func:`named_modules` and ``parameters()``."""
         sizes, keys, entries = _shape(self._modules)
         if not sizes or sizes != self._shape[0] or keys != self._shape[1] or not _are(entries, self._shape[2]):
             self._children = named_modules(self._module)
@@ -47,18 +47,18 @@ class ModuleWalk:
         return self._children, self._parameters
 
     def recent(self) -> tuple[Children, list[nn.Parameter]]:
-        """What :meth:`look` has last returned, if it has."""
+        """The last result of :meth:`look`, which is called if there is none."""
         return (self._children, self._parameters) if self._children else self.look()
 
 
 def _shape(modules: list[nn.Module]) -> tuple[list[int], list[str], list[nn.Module | None]]:
-    """Number of children of each, and the keys and values of all."""
+    """Number of children of each module, and the keys and values of all children."""
     within = [*map(_within, modules)]
     return [*map(len, within)], [*chain.from_iterable(within)], [*chain.from_iterable(map(_values, within))]
 
 
 def _are(found: Sequence[object], known: Sequence[object]) -> bool:
-    """Whether the same objects; a metric of torchmetrics has an ``==`` of its own."""
+    """Whether the objects are identical; not by ``==``, which torchmetrics overrides."""
     return len(found) == len(known) and all(map(is_, found, known))
 
 

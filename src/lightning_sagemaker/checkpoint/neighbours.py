@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files of the ranks of one host in the memory of the next: what survives the loss of a host.
+"""Copies of the files of a host's ranks in the memory of the next host, which survive the loss of a host.
 
-The hosts form a ring. Files are sent over a gloo group of their own, as bytes.
+The hosts form a ring. Files are sent as bytes, over a separate gloo group.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from torch import Tensor
 from lightning_sagemaker.checkpoint.host_memory import HostMemory, RankFile
 
 _CHUNK = 256 * 2**20
-"""Bytes of one message."""
+"""Maximum bytes of one message."""
 
 
 class Neighbours:
-    """Sends and receives files.
+    """Sends and receives files between neighboring hosts.
 
     Args:
-        memory: Those of this host.
+        memory: Files of this host.
         rank: Rank of this process.
-        hosts: Name of each rank's host, by rank.
-        group: Process group of all ranks, used for nothing else; None: the default one.
+        hosts: Name of the host of each rank.
+        group: Process group of all ranks, used for nothing else; None for the default group.
 
     """
 
@@ -45,11 +45,11 @@ class Neighbours:
         self._kept = [one for one, by in keeper.items() if by == rank]
 
     def exchange(self, file: RankFile, path: Path | None) -> None:
-        """Send this rank's file to a rank of the next host, and keep those that others send. Collective.
+        """Send this rank's file to a rank of the next host, and store those that this rank receives. Collective.
 
         Args:
-            file: This rank's.
-            path: Where it is; None if it could not be written.
+            file: File of this rank.
+            path: Path of the file; None if it could not be written.
 
         Raises:
             OSError: If memory is full.
@@ -65,11 +65,11 @@ class Neighbours:
             raise failure
 
     def fetch(self, step: int, seen: Sequence[Collection[RankFile]]) -> int:
-        """Have each rank's file of a step on its own host. Collective.
+        """Fetch missing files of a step, so that each rank's file is on its own host. Collective.
 
         Args:
-            step: A step of which each rank's file is somewhere.
-            seen: The files that each rank sees on its host.
+            step: A step for which each rank's file is on some host.
+            seen: Files that each rank finds on its host.
 
         Returns:
             Number of files that came from another host.
@@ -79,7 +79,7 @@ class Neighbours:
 
         """
         size, fetched = len(seen), 0
-        failure: OSError | None = None  # raised at the end: others may wait for what this rank has
+        failure: OSError | None = None  # raised at the end, as others may wait for this rank's files
         for rank in range(size):
             file = RankFile(step, rank, size)
             if file in seen[rank]:
@@ -110,7 +110,7 @@ class Neighbours:
         def fill(path: Path) -> None:
             nonlocal received
             with path.open("r+b") as opened:
-                os.posix_fallocate(opened.fileno(), 0, length)  # a mapped page that does not exist ends the process
+                os.posix_fallocate(opened.fileno(), 0, length)  # or writing to it could kill the process
             content = torch.from_file(str(path), shared=True, size=length, dtype=torch.uint8)
             for part in torch.split(content, _CHUNK):
                 dist.recv(part, source, self._group)
@@ -121,7 +121,7 @@ class Neighbours:
         try:
             self._memory.write(file, fill)
         except OSError as error:
-            while received < length:  # or the sender would wait
+            while received < length:  # even after an error, or the sender would wait
                 part = torch.empty(min(_CHUNK, length - received), dtype=torch.uint8)
                 dist.recv(part, source, self._group)
                 received += part.numel()
@@ -130,7 +130,7 @@ class Neighbours:
 
 
 class _Sent:
-    """A message; it is kept until it has arrived, as gloo does not keep what it sends."""
+    """A message, whose tensor is kept alive until it is sent, as gloo does not do so."""
 
     def __init__(self, part: Tensor, to: int, group: dist.ProcessGroup | None) -> None:
         self._part = part

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an object of a script leads to: its attributes and entries, and the globals that its class's code names.
+"""Objects that are reachable from an object of a script: its attributes and entries, and globals in its class's code.
 
-Nothing of it is called: attributes are those in ``__dict__``, and globals are looked up by the names in the code.
+No code of the script is called: attributes are read from ``__dict__``, and globals are looked up by the names in the code.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import torch
 from lightning_sagemaker.checkpoint.records import LIBRARIES
 
 _ENTRIES = 256
-"""Of a container, at most: those of transforms are short."""
+"""Maximum entries of a container that are searched: lists of transforms are short."""
 _PLAIN = (bool, int, float, complex, str, bytes, bytearray, range, slice, types.NoneType, torch.Tensor, np.ndarray)
 _QUICK = frozenset((*_PLAIN, torch.nn.Parameter))
 _TABLES = frozenset({"pandas", "polars", "pyarrow", "PIL", "scipy", "h5py", "zarr", "cv2", "sklearn"})
@@ -41,19 +41,19 @@ _LEAVES = (
     *("lightning.fabric", "lightning_fabric", "torch.optim", "torch.distributed", "torch.storage", "torch.cuda"),
     *("torch.utils.data._utils", "lightning_sagemaker"),
 )
-"""Modules whose objects are the training's, or hold nothing that draws."""
+"""Modules whose objects belong to the training, or do not refer to generators."""
 _OURS = ("lightning_sagemaker.data", "lightning_sagemaker.recipes")
-"""Of this package, what holds a script's data."""
+"""Modules of this package whose objects refer to a script's data."""
 _CODE = LIBRARIES | _TABLES | {"numpy", "torchvision", "torchaudio", "timm", "datasets", "tokenizers", "albumentations"}
-"""Packages whose code names no globals of a script's."""
+"""Packages whose code does not refer to a script's globals."""
 _OPEN = frozenset({"__main__", "builtins", "functools", "collections", "random", "types", "itertools"})
-"""Of the standard library, modules whose objects lead on."""
+"""Modules of the standard library whose objects are searched."""
 _INTERNAL = frozenset(vars(torch.nn.Module()))
 _WATCH = "_lightning_sagemaker"
 
 
 class Part(NamedTuple):
-    """An entry of a container, such as an object's attributes, and its name there."""
+    """A named entry of a container, such as an object's attributes."""
 
     name: str
     container: Mapping[str, object] | Sequence[object]
@@ -61,7 +61,7 @@ class Part(NamedTuple):
     is_global: bool = False
 
     def value(self) -> object:
-        """What is there now; None if nothing is."""
+        """The current value; None if there is none."""
         try:
             return self.container[self.key]  # type: ignore[index]
         except (KeyError, IndexError):
@@ -69,11 +69,11 @@ class Part(NamedTuple):
 
 
 def is_searched(kind: type, leaves: tuple[str, ...] = ()) -> bool:
-    """Whether objects of a class may lead to others.
+    """Whether objects of a class are searched.
 
     Args:
         kind: The class.
-        leaves: Names of more modules whose classes, and those that derive from them, do not.
+        leaves: Names of further modules whose classes, and subclasses of these, are not searched.
 
     """
     module = _module_of(kind)
@@ -89,7 +89,7 @@ def is_searched(kind: type, leaves: tuple[str, ...] = ()) -> bool:
 
 
 def parts_of(value: object) -> Iterator[Part]:
-    """What an object leads to."""
+    """The parts of an object to search."""
     kind = type(value)
     yield from _entries(value, kind)
     if isinstance(value, torch.nn.Module):
@@ -114,7 +114,7 @@ def parts_of(value: object) -> Iterator[Part]:
 
 
 def _entries(value: object, kind: type) -> Iterator[Part]:
-    """Of a container that reads its entries as its base does, without code of its own."""
+    """Entries of a container whose class does not override how entries are read."""
     if isinstance(value, dict) and getattr(kind, "__getitem__", None) is dict.__getitem__:
         yield from _leading(value, [*islice(dict.keys(value), _ENTRIES)])
     elif isinstance(value, (list, tuple, deque)) and getattr(kind, "__getitem__", None) in _INDEXED:
@@ -155,7 +155,7 @@ def _parts_of_module(module: torch.nn.Module) -> Iterator[Part]:
 
 
 def _parts_of_class(kind: type) -> Iterator[Part]:
-    """Generators of the class, and functions, whose code may name more."""
+    """Generators in the class's attributes, and its functions, whose code may refer to more."""
     attributes = vars(kind)
     yield from _leading(attributes, [*attributes])
     yield from (_class(base) for base in kind.__bases__ if _is_of_script(_module_of(base)))
@@ -176,7 +176,7 @@ def _parts_of_function(function: types.FunctionType) -> Iterator[Part]:
 
 
 def _globals(scope: dict[str, object], names: frozenset[str], seen: set[int]) -> Iterator[Part]:
-    """Of a module, what code names; of a module that it names, too."""
+    """Globals that code names, also through modules that it names."""
     seen.add(id(scope))
     for name in sorted(names & scope.keys()):
         value = scope[name]
@@ -194,7 +194,7 @@ def _names(code: types.CodeType) -> frozenset[str]:
 
 
 def _module_of(value: type | types.FunctionType) -> str:
-    """Where a class or function is defined; of some that are written in C it is not known."""
+    """Name of the module that defines a class or function; unknown for some that are written in C."""
     module: object = value.__module__
     return module if isinstance(module, str) else "builtins"
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random number generators of the script's own: in attributes, containers and closures, and in globals that its code names.
+"""Finds a script's own random number generators: in attributes, containers and closures, and in globals of its code.
 
-A search follows what is reachable from some objects, the nearest first, and reads attributes only. Arrays, tables and
-tensors are not looked into, nor more than the first entries of a container.
+The search is breadth-first from some objects, and reads attributes only. Arrays, tables and
+tensors are not searched, nor more than the first entries of a container.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from lightning_sagemaker.checkpoint.generators import (
 from lightning_sagemaker.checkpoint.object_parts import Part, is_searched, parts_of
 
 _MOST = 10_000
-"""Objects of a search."""
+"""Maximum objects of a search."""
 _SHARE = 0.01
-"""Of the time that may be spent on searches after the first: a script may make a generator when it first needs it."""
+"""Fraction of the time for searches after the first: a script may create a generator when it first needs it."""
 
 
 class _Place(NamedTuple):
-    """Where a generator was found: it may be replaced there, as one that is made for each epoch."""
+    """Place of a generator, where it may be replaced, like one that is created for each epoch."""
 
     path: str
     part: Part
 
 
 class OwnGenerators:
-    """Those that are reached from some objects.
+    """Saves and restores the generators that are reachable from some objects.
 
     Args:
         roots: Returns the objects, by name.
-        leaves: Names of modules of classes that are not looked into.
+        leaves: Names of modules of classes that are not searched.
 
     """
 
@@ -57,7 +57,7 @@ class OwnGenerators:
         self._took = self._ended - began
 
     def now(self) -> Iterator[tuple[str, RandomNumbers]]:
-        """The generators that are there, by path."""
+        """The current generators, by path."""
         if perf_counter() - self._ended > self._took / _SHARE:
             self.look()
         for path, part in self._places:
@@ -66,13 +66,13 @@ class OwnGenerators:
                 yield path, value
 
     def take(self, but: Collection[int] = ()) -> dict[str, object]:
-        """Their states, by path, but for generators of these ids."""
+        """The generators' states, by path, except for generators of the ids ``but``."""
         return {path: generator_state(generator) for path, generator in self.now() if id(generator) not in but}
 
     def put(self, states: Mapping[str, object], but: Collection[int] = ()) -> None:
         """Restore :meth:`take`."""
         if states:
-            self.look()  # a hook may have made one since
+            self.look()  # a hook may have created one since
         for path, generator in self.now() if states else ():
             if path in states and id(generator) not in but:
                 restore_generator(generator, states[path])

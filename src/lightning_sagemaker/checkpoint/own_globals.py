@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The classes of a script's own hyperparameters and callbacks, so that its checkpoints may contain them.
+"""Allows the classes of a script's own hyperparameters and callbacks in its checkpoints.
 
-A checkpoint is loaded as data: write access to its folder does not allow running code. This refuses objects among the
+A checkpoint is loaded with ``weights_only``: write access to its folder does not allow running code. This refuses objects in
 hyperparameters, which many libraries have (a loss, an encoder fitted to the data), even if the script has just created
 the same ones. So exactly the classes of the script's own objects are allowed in the checkpoint.
 """
@@ -37,22 +37,22 @@ _RUNS_CODE = frozenset(
     pty runpy shutil signal socket subprocess sys tempfile threading timeit types webbrowser
     """.split()  # noqa: SIM905
 )
-"""Modules whose functions run or reach what they are given, and those in C beneath them, as ``_functools``."""
+"""Modules whose functions may call or access their arguments, and their C modules, such as ``_functools``."""
 _DATA = ("bytearray", "complex", "frozenset", "object", "range", "set", "slice")
 _HOLDS_DATA = frozenset([*(f"builtins.{name}" for name in _DATA), "functools.partial", "types.SimpleNamespace"])
-"""Of these modules: a ``partial`` is not called by reading it."""
+"""Exceptions in these modules: unpickling a ``partial`` does not call it."""
 _READ = 16 * 2**20
-"""Bytes of an object that are searched for names."""
+"""Maximum bytes of a pickled object that are searched for names."""
 
 
 def own_globals(values: Iterable[object]) -> dict[str, object]:
-    """Classes and functions with which ``pickle`` would write these values, except those that run code.
+    """Classes and functions that a pickle of these values refers to, except those that run code.
 
     Args:
-        values: Hyperparameters and states, as in a checkpoint. What cannot be pickled is skipped.
+        values: Hyperparameters and states, as in a checkpoint. Values that cannot be pickled are skipped.
 
     Returns:
-        Each by its name in the file.
+        Name in the file -> class or function.
 
     """
     found: StateDict = {}
@@ -64,7 +64,7 @@ def own_globals(values: Iterable[object]) -> dict[str, object]:
 
 
 def refused_names(value: object) -> set[str]:
-    """What ``torch.load(weights_only=True)`` would refuse of an object; its class, if it cannot be written at all."""
+    """Names that ``torch.load(weights_only=True)`` would refuse in an object; its class, if it cannot be pickled."""
     names = _Names()
     found = {f"{module}.{name}" for module, name in names.of(value)} - safe_names().keys()
     return found if names.is_written else found | {f"{type(value).__module__}.{type(value).__qualname__}"}
@@ -72,7 +72,7 @@ def refused_names(value: object) -> set[str]:
 
 @contextlib.contextmanager
 def may_hold(values: Callable[[], Iterable[object]]) -> Iterator[None]:
-    """Within the block ``torch.load(weights_only=True)`` loads objects of these values' classes.
+    """Context in which ``torch.load(weights_only=True)`` loads objects of these values' classes.
 
     Args:
         values: Called only if a file is refused otherwise.
@@ -93,7 +93,7 @@ def may_hold(values: Callable[[], Iterable[object]]) -> Iterator[None]:
         own = {"weights_only": False, "pickle_module": _pickle_of(own_globals(values()))}
         return load(file, *arguments, **{**options, **own})
 
-    vars(torch)["load"] = read  # Lightning calls it with fixed arguments, without a hook for how to read
+    vars(torch)["load"] = read  # Lightning calls it with fixed arguments, and has no hook for reading
     try:
         yield
     finally:
@@ -101,7 +101,7 @@ def may_hold(values: Callable[[], Iterable[object]]) -> Iterator[None]:
 
 
 def _pickle_of(names: Mapping[str, object]) -> types.ModuleType:
-    """A ``pickle`` module for ``torch.load`` that knows only these names and torch's own."""
+    """A ``pickle`` module for ``torch.load`` that allows only these names and torch's own."""
     allowed = {**safe_names(), **names, "builtins.getattr": _member}
 
     class Unpickler(pickle.Unpickler):
@@ -117,9 +117,9 @@ def _pickle_of(names: Mapping[str, object]) -> types.ModuleType:
 
 
 def _member(kind: object, name: str) -> object:
-    """What Python 3.11 first wrote of an ``Enum``'s member; of anything else an attribute leads anywhere.
+    """The member of an ``Enum``, as early versions of Python 3.11 pickle it; attributes of other objects are refused.
 
-    Callbacks among hyperparameters have the module's ``log`` from Lightning, which gives it again: not needed.
+    Callbacks among hyperparameters refer to the module's ``log``, which Lightning sets again: not needed.
     """
     if isinstance(kind, torch.nn.Module) and name in ("log", "log_dict"):
         return None
@@ -131,7 +131,7 @@ def _member(kind: object, name: str) -> object:
 
 
 class _Names(pickle.Pickler):
-    """Writes an object without its numbers, as :func:`torch.save` would: each global is named in one place."""
+    """Pickles an object without tensor data, as :func:`torch.save` would, and records the globals in it."""
 
     def __init__(self) -> None:
         self._text = io.BytesIO()
@@ -153,13 +153,13 @@ class _Names(pickle.Pickler):
         return NotImplemented  # type: ignore[no-any-return]
 
     def of(self, value: object) -> set[tuple[str, str]]:
-        """What is named until something cannot be written."""
+        """The names in an object, up to the first part that cannot be pickled."""
         found = set[tuple[str, str]]()
         try:
             self.dump(value)
-        except Exception as error:  # an object may raise anything; Lightning leaves such hyperparameters out
+        except Exception as error:  # an object may raise anything; Lightning omits such hyperparameters
             self.is_written = isinstance(error, OverflowError)
-        with contextlib.suppress(Exception):  # the end is missing then
+        with contextlib.suppress(Exception):  # the pickle may be truncated
             for operation, words, _ in pickletools.genops(self._text.getvalue()):
                 if operation.name == "GLOBAL":
                     found.add(_present_name(*str(words).split(" ", 1)))
@@ -167,7 +167,7 @@ class _Names(pickle.Pickler):
 
 
 def _present_name(module: str, name: str) -> tuple[str, str]:
-    """That protocol has the names of Python 2."""
+    """The name in Python 3, as that pickle protocol has names of Python 2."""
     found: tuple[str, str] | None = _compat_pickle.NAME_MAPPING.get((module, name))
     return found or (_compat_pickle.IMPORT_MAPPING.get(module, module), name)
 

@@ -15,18 +15,18 @@ from lightning_sagemaker.checkpoint.find import file_sum
 from lightning_sagemaker.checkpoint.s3 import SCHEME, S3CheckpointIO
 
 Written = tuple[list[WriteResult], dict[str, list[int]]]
-"""What torch says of the files that a process has written, and their sizes and checksums by name."""
+"""torch's write results of a process, and the sizes and checksums of its files by name."""
 UNFINISHED = ".part"
 """Suffix of a folder that is being written."""
 
 
 class OwnPart:
-    """Where this process writes its shard, and what it has written.
+    """Writes the shard of this process, to a local folder or to S3.
 
     Args:
         place: Path of the checkpoint.
         rank: Rank of this process.
-        remote: Writes to S3.
+        remote: Creates the S3 writer.
 
     """
 
@@ -39,14 +39,14 @@ class OwnPart:
         self.writer.set_up_storage_writer(rank == 0)
 
     def write(self, plan: SavePlan, planner: SavePlanner) -> Written:
-        """The results of torch's writer, and checksums by name."""
+        """Write the shard; returns torch's write results, and sizes and checksums by file name."""
         writes = self.writer.write_data(plan, planner)
         writes.wait()
         own = sorted(self.folder.glob(f"__{self._rank}_*"))
         return writes.value(), {path.name: self.put(path) for path in own}
 
     def put(self, path: Path) -> list[int]:
-        """Move a complete file to its destination; its size and checksum."""
+        """Move a complete file to its destination; returns its size and checksum."""
         return self._remote().put_part(self.place, path) if self.is_remote else file_sum(path)
 
     def remove(self) -> None:

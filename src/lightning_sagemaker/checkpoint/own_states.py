@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Objects with a ``state_dict`` in a script's attributes: a schedule or a scaler that it steps itself, an average."""
+"""Objects with a ``state_dict`` in a script's attributes, such as a scheduler or a scaler that it steps itself."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from lightning_sagemaker._types import Trainer
 
 OBJECTS = "state_dicts"
-"""Their key among the attributes of a rank."""
+"""Key of these states among the attributes of a rank."""
 _MOST = 100
-"""Entries of a container that is searched."""
+"""Maximum entries of a container that is searched."""
 _TORCHS = (LRScheduler, GradScaler)
 _OTHERS = (nn.Module, torch.optim.Optimizer, Dataset, Sampler, Callback)
-"""What has a ``state_dict`` as well, and is restored elsewhere, or too large."""
+"""Classes with a ``state_dict`` that is restored elsewhere, or too large."""
 
 
 @runtime_checkable
@@ -35,13 +35,13 @@ class _Stateful(Protocol):
     def load_state_dict(self, state_dict: Values, /) -> object: ...
 
 
-def states_of(trainer: Trainer, owners: Mapping[str, object], say: Callable[[str, NotStored], None]) -> Values:
-    """Their states by name, as a checkpoint can hold them.
+def states_of(trainer: Trainer, owners: Mapping[str, object], report: Callable[[str, NotStored], None]) -> Values:
+    """The objects' states by name, in a form that a checkpoint can hold.
 
     Args:
-        trainer: It restores the schedules that it has itself.
-        owners: Whose attributes are searched, by name.
-        say: Called with the name of one that cannot be held, and why.
+        trainer: The Trainer, which restores its own schedulers itself.
+        owners: Name -> object whose attributes are searched.
+        report: Called with the name of an object whose state cannot be stored, and why.
 
     """
     found: Values = {}
@@ -49,12 +49,12 @@ def states_of(trainer: Trainer, owners: Mapping[str, object], say: Callable[[str
         try:
             found[name] = _state(one)
         except NotStored as error:
-            say(name, error)
+            report(name, error)
     return found
 
 
 def load_states(trainer: Trainer, owners: Mapping[str, object], states: Values) -> None:
-    """Restore what :func:`states_of` has returned; what is not there any more is left out."""
+    """Restore the result of :func:`states_of`; objects that no longer exist are skipped."""
     device = trainer.strategy.root_device
     for name, one in _objects(trainer, owners):
         if name in states:
@@ -99,6 +99,6 @@ def _entries(name: str, value: object) -> Iterable[tuple[str, object]]:
 
 
 def _is_kept(one: object) -> bool:
-    """Not a loader either: their positions are kept."""
+    """Whether an object's state is saved; not for loaders, whose positions are saved elsewhere."""
     is_library = type(one).__module__.partition(".")[0] in LIBRARIES
     return isinstance(one, _TORCHS) or not (is_library or isinstance(one, _OTHERS) or hasattr(one, "__iter__"))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weights at a moment, to which a process can go back; and who may put others in their place."""
+"""A snapshot of weights that can be restored; finds callbacks and optimizers that may swap weights."""
 
 from __future__ import annotations
 
@@ -23,39 +23,39 @@ if TYPE_CHECKING:
     from lightning_sagemaker._types import StateDict, Trainer
 
 _PACKAGES = ("lightning", "pytorch_lightning", "lightning_sagemaker")
-"""Whose hooks exchange nothing; Lightning's averages are exchanged back by ``swap_averages``."""
+"""Packages whose hooks do not swap weights; Lightning's averages are swapped back by ``swap_averages``."""
 _TENSORS, _ELEMENTS = 16, 256
-"""How much of a module is compared, at least: averages differ from weights nearly everywhere."""
+"""Minimum elements of a module that are compared: averages differ from weights nearly everywhere."""
 
 
 class Stateful(Protocol):
-    """What has a state: a module, a callback, an optimizer."""
+    """An object with a state: a module, a callback, an optimizer."""
 
     def state_dict(self) -> Mapping[str, object]:
-        """Its state."""
+        """The object's state."""
 
     def load_state_dict(self, state_dict: StateDict, /) -> object:
-        """Take over a state."""
+        """Load a state."""
 
 
 @dataclasses.dataclass
 class _Kept:
-    """A tensor in the CPU's memory, and where it came from."""
+    """A tensor's copy in CPU memory, and its original device."""
 
     tensor: Tensor
     device: torch.device
 
 
 class OwnWeights:
-    """Weights at a moment: whether others take their place, and how they come back.
+    """A snapshot of weights: detects whether they were swapped, and restores them.
 
     Args:
-        modules: Whose weights they are.
+        modules: Modules with the weights.
         others: Callbacks and optimizers that may have averages.
-        keeps: Whether to copy all states to the CPU, if each rank has all of them.
+        keeps: Whether to copy all states to the CPU, if each rank has complete ones.
 
     Attributes:
-        are_kept: Whether they have been copied.
+        are_kept: Whether the states were copied.
 
     """
 
@@ -73,27 +73,27 @@ class OwnWeights:
     def are_exchanged(self) -> bool:
         """Whether the modules have other weights now.
 
-        Some elements are compared: neither version counters (``.data`` has its own) nor addresses (values may be copied)
-        would tell.
+        Some elements are compared, as neither version counters (``.data`` has its own) nor addresses (values may be copied)
+        would show it.
         """
         now = self._now()
         return not all(_are_equal(_part(now[name]), kept) for name, kept in self._sample.items() if name in now)
 
     def put_back(self) -> None:
-        """Restore the weights, and the states, in the memory that they had."""
+        """Restore the weights and states in their original memory."""
         for name, parameter in self._now().items():
             if name in self._memory:
                 parameter.data = self._memory[name]
         self.load()
 
     def load(self) -> None:
-        """Restore the weights, and the states, in the memory that they have now."""
+        """Load the weights and states into the current parameters and objects."""
         for owner, state in self._states:
             if isinstance(owner, nn.Module):
                 owner.load_state_dict(given_back(state), strict=False)  # hooks may have added to it
             else:
                 owner.load_state_dict(given_back(state))
-        for replicas, broadcasts in self._broadcasts:  # of buffers, which are each rank's own again
+        for replicas, broadcasts in self._broadcasts:  # DDP's flags for buffers, which are each rank's own again
             replicas.require_forward_param_sync = broadcasts
 
     @property
@@ -113,7 +113,7 @@ def hooked(trainer: Trainer, hooks: Sequence[str]) -> list[Stateful] | None:
     """The script's callbacks that have one of ``hooks``, and optimizers that may have averages.
 
     Returns:
-        None if the module has none of the hooks either.
+        The callbacks and optimizers; None if there are none and the module has none of the hooks either.
 
     """
     callbacks: list[Stateful] = [one for one in callbacks_of(trainer) if is_hooked(one, hooks)]
@@ -123,7 +123,7 @@ def hooked(trainer: Trainer, hooks: Sequence[str]) -> list[Stateful] | None:
 
 
 def with_averages(objects: Iterable[object]) -> list[Stateful]:
-    """Optimizers that may have averages: not torch's. Fabric's wrapper is of the class that it wraps."""
+    """Optimizers that may keep averages: those that are not torch's. Fabric's wrapper has the class that it wraps."""
     optimizers = [getattr(one, "optimizer", one) for one in objects]
     return [one for one in optimizers if isinstance(one, Optimizer) and _package(type(one)) != "torch"]
 
@@ -146,7 +146,7 @@ def _shards(module: nn.Module) -> bool:
 
 
 def kept_on_cpu(state: Mapping[str, object]) -> StateDict:
-    """A copy of a state, for :func:`given_back`."""
+    """A copy of a state on the CPU, for :func:`given_back`."""
     return cast("StateDict", tree_map_only(Tensor, _kept, dict(state)))
 
 
@@ -155,19 +155,19 @@ def _kept(tensor: Tensor) -> _Kept:
 
 
 def given_back(state: StateDict) -> StateDict:
-    """A copy of what :func:`kept_on_cpu` has returned, where it was."""
+    """A copy of the result of :func:`kept_on_cpu`, on the original devices."""
     return cast("StateDict", tree_map_only(_Kept, lambda kept: kept.tensor.to(kept.device, copy=True), state))
 
 
 def _part(parameter: Tensor) -> Tensor:
-    """Some elements, in the middle: the first rows of a vocabulary may be those of padding."""
+    """Some elements, from the middle, as the first rows of a vocabulary may be padding."""
     local = parameter.to_local() if isinstance(parameter, DTensor) else parameter
     middle = local.numel() // 2
     return local.detach().flatten()[middle : middle + _ELEMENTS]
 
 
 def _are_equal(part: Tensor, kept: Tensor) -> bool:
-    """Whether their bytes are, after a conversion of the module, such as to bf16; or nothing can be said."""
+    """Whether the bytes are equal; also true if a conversion of the module, such as to bf16, makes them incomparable."""
     if part.shape != kept.shape:
         return True
     return torch.equal(part.view(torch.uint8), kept.to(part.device, part.dtype).view(torch.uint8))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The names of what a sharded checkpoint has in parts: weights, and the state of each optimizer."""
+"""Names of the sharded entries of a checkpoint: weights, and the state of each optimizer."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 OPTIMIZER = "optimizer_"
-"""Followed by the optimizer's number."""
+"""Prefix of an optimizer's name, followed by its index."""
 
 
 def by_name(optimizers: Iterable[T]) -> dict[str, T]:
-    """Optimizers, or their states, by the names that they have there."""
+    """Optimizers, or their states, by their names in the checkpoint."""
     return {f"{OPTIMIZER}{number}": one for number, one in enumerate(optimizers)}
 
 
 def parts_of(checkpoint: Checkpoint) -> StateDict:
-    """Take these parts out of a checkpoint that Lightning has collected."""
+    """Remove the sharded entries from a checkpoint that Lightning has collected, and return them."""
     return {"state_dict": checkpoint.pop("state_dict"), **by_name(checkpoint.pop("optimizer_states", []))}

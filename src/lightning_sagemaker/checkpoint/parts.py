@@ -38,7 +38,7 @@ class CheckpointParts:
 
     Args:
         local_rank: Rank of this process on its host.
-        plugin: Checkpoint plugin of the Trainer; used if it is one for S3. Default: one for AWS's configured region and
+        plugin: Checkpoint plugin of the Trainer, used if it is one for S3. Default: one for AWS's configured region and
             endpoint.
 
     """
@@ -48,14 +48,14 @@ class CheckpointParts:
 
     @cached_property
     def remote(self) -> S3CheckpointIO:
-        """Reads and writes S3; created when it is needed."""
+        """The S3 plugin, created on first use."""
         return self._plugin if isinstance(self._plugin, S3CheckpointIO) else S3CheckpointIO()
 
     def save(self, checkpoint: Checkpoint, place: PathLike, write: Callable[[Checkpoint, Path], None]) -> None:
         """Write a checkpoint.
 
         Args:
-            checkpoint: This process's part of it.
+            checkpoint: This process's part of the checkpoint.
             place: Folder, or S3 URI; the first process's is used.
             write: Writes the shard of this process into a folder.
 
@@ -69,7 +69,7 @@ class CheckpointParts:
         folder = _scratch() if is_remote else Path(place)
 
         def prepare() -> None:
-            if is_first and (folder / SUMS).is_file():  # of what was there before
+            if is_first and (folder / SUMS).is_file():  # of an earlier checkpoint
                 (folder / SUMS).unlink()
 
         run_and_sync_errors(prepare)
@@ -115,7 +115,7 @@ class CheckpointParts:
 
             run_and_sync_errors(fetch)
             content: Checkpoint = {}
-            run_and_sync_errors(lambda: content.update(read(folder)))  # the folder is needed until all have
+            run_and_sync_errors(lambda: content.update(read(folder)))  # the folder is needed until all have read it
             return content
         finally:
             shutil.rmtree(folder, ignore_errors=True)
@@ -127,8 +127,8 @@ def write_stages(checkpoint: Checkpoint, folder: Path) -> None:
     The rest is written last: a folder without it is incomplete.
 
     Args:
-        checkpoint: As Lightning collects it; its large entries are removed.
-        folder: Made if missing.
+        checkpoint: Checkpoint as Lightning collects it; its sharded entries are removed.
+        folder: Output folder; created if missing.
 
     """
     is_first = dist.get_rank() == 0
@@ -154,13 +154,13 @@ def write_stages(checkpoint: Checkpoint, folder: Path) -> None:
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
-    """A complete checkpoint of Lightning's Trainer, on the CPU, as its single-process strategies write it.
+    """Read a complete checkpoint of Lightning's Trainer, on the CPU, in the format of its single-process strategies.
 
     Args:
-        path: File, or sharded folder.
+        path: Checkpoint file, or folder of a sharded checkpoint.
 
     Raises:
-        CheckpointError: If it is incomplete, or not Lightning's.
+        CheckpointError: If the checkpoint is incomplete, or not Lightning's.
 
     """
     meta = path / META if path.is_dir() else path
@@ -173,12 +173,12 @@ def read_checkpoint(path: Path) -> Checkpoint:
     if path.is_dir():
         parts: Checkpoint = read_whole(path)
         checkpoint["state_dict"] = parts["state_dict"]
-        groups = checkpoint.pop(_GROUPS, None)  # of pipeline stages, whose parts hold the states alone
+        groups = checkpoint.pop(_GROUPS, None)  # of pipeline stages, whose parts have the states only
         if groups is None:
             names = sorted((name for name in parts if name.startswith(OPTIMIZER)), key=_number)
             checkpoint["optimizer_states"] = [_by_number(parts[name]) for name in names]
         else:
-            states = [(parts.get(name, {}), own) for name, own in by_name(groups).items()]  # SGD has none
+            states = [(parts.get(name, {}), own) for name, own in by_name(groups).items()]  # SGD has no state
             checkpoint["optimizer_states"] = [_of_stages(*pair) for pair in states]
     if not isinstance(checkpoint, dict) or "state_dict" not in checkpoint:
         raise CheckpointError(f"{path} holds no state_dict. HINT: name a checkpoint that a Trainer has written.")
@@ -186,12 +186,12 @@ def read_checkpoint(path: Path) -> Checkpoint:
 
 
 def _scratch() -> Path:
-    """A folder with the same name on all processes; hosts need not share it."""
+    """A temporary folder with the same name on all processes; hosts need not share it."""
     return Path(tempfile.gettempdir(), str(from_first(f"lightning-sagemaker-{uuid.uuid4().hex}")))
 
 
 def _own(folder: Path) -> list[Path]:
-    """What this process has written: torch's files begin with the rank, everything else is the first process's."""
+    """Files of this process: names of torch's files contain the rank, all others are the first process's."""
     files = [path for path in sorted(folder.iterdir()) if path.is_file()]
     own = [path for path in files if path.name.startswith(f"__{dist.get_rank()}_")]
     rest = [path for path in files if not path.name.startswith("__")] if dist.get_rank() == 0 else []
@@ -203,7 +203,7 @@ def _number(name: str) -> int:
 
 
 def _by_number(state: Checkpoint) -> StateDict:
-    """An optimizer's state by the numbers of its parameters, in the order of its groups, and not by their names."""
+    """An optimizer's state by parameter index, in the order of its groups, instead of by name."""
     names = [name for group in state[_GROUPS] for name in group["params"]]
     numbers = {name: number for number, name in enumerate(names)}
     groups = [{**group, "params": [numbers[name] for name in group["params"]]} for group in state[_GROUPS]]

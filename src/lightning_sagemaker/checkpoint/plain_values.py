@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plain values, such as attributes hold: copied, compared, restored in place, and sent to other processes."""
+"""Plain values of attributes: copies, comparison, restoring in place, and sending to other processes."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from lightning_sagemaker._lightning import LightningModule
 from lightning_sagemaker.checkpoint.rank_buffers import LARGEST, repeats
 
 Values = dict[str, object]
-"""Attributes of one object."""
+"""Attribute -> value, of one object."""
 _NUMBERS = (int, float, bool, complex, str, bytes, type(None), torch.dtype, torch.device, np.generic)
 EXACT = frozenset({int, float, bool, str, type(None)})
-"""The most frequent of them, recognized sooner."""
+"""The most frequent types, which are tested first."""
 _DICTS = frozenset({dict, OrderedDict, defaultdict, Counter})
 _CONTAINERS = _DICTS | {list, set, deque}
-"""Not what derives from them: it may refuse to be changed, as the outputs of transformers' models do."""
+"""Container types; not their subclasses, which may refuse changes, like the outputs of transformers' models."""
 _SENT = frozenset({list, tuple, set, deque})
 _LONGEST, _COPIED_BY_ENTRY = 100_000, 1000
-"""Entries of a container that is copied at each step, and of a dict whose values are copied as well."""
+"""Maximum entries of a container that is copied at each step, and of a dict whose values are copied as well."""
 KEPT = frozenset({*vars(nn.Module()), *vars(LightningModule())})
-"""Attributes of torch's and Lightning's own."""
+"""Attributes of torch's and Lightning's modules."""
 
 
 class Copy:
-    """A value that may be changed in place, and what was in it."""
+    """A value that may be changed in place, and a copy of its content."""
 
     def __init__(self, value: object) -> None:
         self.value = value
@@ -44,10 +44,10 @@ class Copy:
             self.within = copy.copy(value)
 
     def restored(self) -> object:
-        """The value, with what was in it."""
+        """The value, with its content restored."""
         value, within = self.value, self.within
         if isinstance(value, torch.Tensor) and isinstance(within, torch.Tensor):
-            if value.is_inference() or value.shape != within.shape:  # it cannot be written to
+            if value.is_inference() or value.shape != within.shape:  # cannot be written in place
                 return within.clone()
             if not repeats(value):
                 value.detach().copy_(within)
@@ -63,7 +63,7 @@ class Copy:
 
 
 def assign(owner: object, values: Values) -> None:
-    """Set attributes, unless the name is by now that of a parameter, a buffer or a module."""
+    """Set attributes, except for names that are now of a parameter, a buffer or a module."""
     if isinstance(owner, nn.Module):
         registered = owner._parameters.keys() | owner._buffers.keys() | owner._modules.keys()
         values = {name: value for name, value in values.items() if name not in registered}
@@ -92,12 +92,12 @@ def copied(value: object) -> object:
 
 
 def restored_value(value: object) -> object:
-    """The value of which :func:`copied` has made a copy."""
+    """The value that :func:`copied` has copied, restored."""
     return value.restored() if isinstance(value, Copy) else value
 
 
 def numbers_of(values: Values) -> Values:
-    """Those that are numbers or text."""
+    """The values that are numbers or text."""
     return {name: value for name, value in values.items() if isinstance(value, _NUMBERS)}
 
 
@@ -125,13 +125,13 @@ def is_sendable(value: object) -> bool:
         return type(value) in _DICTS and len(value) <= _LONGEST and keys and all(map(is_sendable, value.values()))
     if isinstance(value, (list, tuple, set, deque)):
         return type(value) in _SENT and len(value) <= _LONGEST and all(map(is_sendable, value))
-    if isinstance(value, torch.Tensor):  # a loss that was not detached, but no parameter
+    if isinstance(value, torch.Tensor):  # also a loss that was not detached, but not a parameter
         return is_plain(value.detach() if value.grad_fn is not None else value)
     return isinstance(value, (*_NUMBERS, np.ndarray)) and is_plain(value)
 
 
 def sent(value: object) -> object:
-    """A defaultdict may have a function of the script, which is not sent: the other rank has one of its own."""
+    """A value without a defaultdict's function, which may be the script's; the other rank has its own."""
     if isinstance(value, torch.Tensor):
         return value.detach()
     if isinstance(value, dict):
@@ -144,7 +144,7 @@ def sent(value: object) -> object:
 
 
 def filled(own: object, value: object) -> object:
-    """The received value, in the rank's own container if it has one of this kind."""
+    """The received value, in the rank's own container if it has one of the same type."""
     if isinstance(value, dict) and type(own) in _DICTS:
         before = cast("dict[object, object]", own)
         _fill(own, {key: filled(before.get(key), entry) for key, entry in value.items()})

@@ -15,20 +15,20 @@ import torch
 from typing_extensions import NotRequired
 
 PythonState = list[Any]
-"""Version of the generator, its words as a tensor, and the remaining half of a pair of normal numbers."""
+"""Version of the generator, its words as a tensor, and the cached second number of a pair of normal ones."""
 NumPyState = list[Any]
-"""Name of the generator, its words as a tensor, the place among them, and what is left of a pair of normal numbers."""
+"""Name of the generator, its words as a tensor, the position, and the cached second number of a pair of normal ones."""
 
 
 class RandomState(TypedDict):
-    """What :func:`random_state` returns."""
+    """The result of :func:`random_state`."""
 
     python: PythonState
     numpy: NumPyState
     torch: torch.Tensor
     cuda: list[torch.Tensor]
     own: NotRequired[dict[str, object]]
-    """Of the script's own generators, in a fit."""
+    """States of the script's own generators, in a fit."""
 
 
 def random_state(devices: bool = True) -> RandomState:
@@ -57,7 +57,7 @@ def restore_random_state(state: RandomState) -> None:
 
 
 def python_state(generator: types.ModuleType | random.Random) -> PythonState:
-    """Of ``random`` or a ``random.Random``."""
+    """State of ``random`` or of a ``random.Random``."""
     version, numbers, gauss = generator.getstate()
     return [version, torch.frombuffer(array("I", numbers), dtype=torch.int32), gauss]
 
@@ -69,7 +69,7 @@ def restore_python_state(generator: types.ModuleType | random.Random, state: Pyt
 
 
 def numpy_state(generator: types.ModuleType | np.random.RandomState) -> NumPyState:
-    """Of ``numpy.random`` or a ``RandomState``."""
+    """State of ``numpy.random`` or of a ``RandomState``."""
     name, keys, position, has_gauss, cached = generator.get_state(legacy=True)
     return [name, _tensor(np.asarray(keys)), position, has_gauss, cached]
 
@@ -81,7 +81,7 @@ def restore_numpy_state(generator: types.ModuleType | np.random.RandomState, sta
 
 
 def equal_states(one: Mapping[str, object], other: Mapping[str, object]) -> bool:
-    """Whether nothing was drawn between them."""
+    """Whether two states are equal, so that nothing was drawn in between."""
     return _equal(one, other)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Buffers that differ between ranks, as statistics of BatchNorm do: a checkpoint holds those of rank zero only.
+"""Buffers that differ between ranks, such as statistics of BatchNorm, of which a checkpoint has rank zero's only.
 
 DDP broadcasts rank zero's before a training step, but validation uses each rank's own, and so do weight averages kept
 by callbacks.
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
 
 LARGEST = 1 << 20
-"""Elements of a buffer: larger ones are constant tables."""
+"""Maximum elements of a buffer: larger ones are constant tables."""
 
 
 def buffers_of(trainer: Trainer, children: Children | None = None) -> dict[str, Tensor]:
     """Buffers of the module and of modules kept by callbacks, by name.
 
     Args:
-        trainer: Whose they are.
-        children: :func:`~.module_walk.named_modules` of its module, if at hand.
+        trainer: The Trainer.
+        children: :func:`~.module_walk.named_modules` of its module, if already computed.
 
     """
     found = _buffers(named_modules(trainer.lightning_module) if children is None else children, "module")
@@ -41,7 +41,7 @@ def buffers_of(trainer: Trainer, children: Children | None = None) -> dict[str, 
 
 
 def buffers_in(modules: Mapping[str, object], prefix: str = "") -> dict[str, Tensor]:
-    """Buffers of those values that are modules, by name."""
+    """Buffers of the modules among some values, by name."""
     found: dict[str, Tensor] = {}
     for name, module in modules.items():
         if isinstance(module, nn.Module):
@@ -55,7 +55,7 @@ def _buffers(children: Children, prefix: str) -> dict[str, Tensor]:
 
 
 def copied(buffers: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Their values now, on the CPU."""
+    """Copies of the current values, on the CPU."""
     found = {name: one.detach().clone() for name, one in buffers.items() if one.device.type == "cpu"}
     for kind in dict.fromkeys((one.device, one.dtype) for one in buffers.values() if one.device.type != "cpu"):
         of_kind = {name: one for name, one in buffers.items() if (one.device, one.dtype) == kind}
@@ -64,18 +64,18 @@ def copied(buffers: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def fetched(tensors: list[Tensor]) -> list[Tensor]:
-    """Copies on the CPU of tensors of one device and type, in one transfer: each waits for the GPU."""
+    """Copies on the CPU of tensors of one device and dtype, in one transfer, as each transfer waits for the GPU."""
     flat = torch.cat([one.detach().reshape(-1) for one in tensors]).cpu()
     parts = torch.split(flat, [one.numel() for one in tensors])
     return [part.view(one.shape).clone() for part, one in zip(parts, tensors, strict=True)]
 
 
 def differing(own: dict[str, Tensor], buffers: dict[str, Tensor], world_size: int) -> dict[str, Tensor]:
-    """Those of ``buffers`` that differ from rank zero's. Collective.
+    """The entries of ``buffers`` that differ from rank zero's. Collective.
 
     Args:
-        own: This rank's.
-        buffers: Their values when the state was recorded, from :func:`copied`.
+        own: Buffers of this rank.
+        buffers: Values of the buffers when the state was recorded, from :func:`copied`.
         world_size: Number of ranks.
 
     """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A rank's own part of a sharded training state as one file, to continue with as many ranks as there were.
+"""A rank's part of a sharded training state in one file, to resume with the same number of ranks.
 
-Of a ``DTensor`` only the local shard is written: how it is sharded follows from the module, which is sharded again before
+Of a ``DTensor`` only the local shard is written: its placement follows from the module, which is sharded again before
 the file is read.
 """
 
@@ -35,7 +35,7 @@ def write_rank(path: Path, parts: StateDict, rest: Checkpoint | None) -> None:
     """Write a file.
 
     Args:
-        path: Where.
+        path: Path of the file.
         parts: Weights and optimizer states of this process, in CPU memory.
         rest: Everything else; None on all but one rank.
 
@@ -47,18 +47,18 @@ def read_rank(path: Path, module: nn.Module, optimizers: Sequence[Optimizer]) ->
     """Load a file's weights and optimizer states. Collective.
 
     Args:
-        path: The file of this rank, which a process of this job has written.
-        module: Sharded as it was.
-        optimizers: Those of the module.
+        path: File of this rank, which a process of this job has written.
+        module: Module, sharded as when the file was written.
+        optimizers: Optimizers of the module.
 
     Returns:
-        Everything else.
+        Everything else; None on all but one rank.
 
     Raises:
-        CheckpointError: If the module or an optimizer is another one.
+        CheckpointError: If the module or an optimizer does not match the file.
 
     """
-    # The file is in a folder that only this user can write to, or comes from a rank of this job.
+    # The file is trusted: its folder is writable by this user only, or it was received from a rank of this job.
     content = torch.load(path, map_location="cpu", mmap=True, weights_only=False)
     parts = content["parts"]
     with torch.no_grad():
@@ -82,7 +82,7 @@ def _local(value: object) -> object:
 
 
 def _filled(current: object, saved: object, place: str) -> object:
-    """``saved``, with its shards copied into the ``DTensor`` that ``current`` has there."""
+    """``saved``, with its shards copied into the ``DTensor`` at the same place of ``current``."""
     if isinstance(current, DTensor):
         local = current.to_local()
         if not isinstance(saved, Tensor) or saved.shape != local.shape:
@@ -95,4 +95,4 @@ def _filled(current: object, saved: object, place: str) -> object:
     if isinstance(saved, list):
         of = current if isinstance(current, list) and len(current) == len(saved) else [None] * len(saved)
         return [_filled(one, entry, f"{place}/{n}") for n, (one, entry) in enumerate(zip(of, saved, strict=True))]
-    return saved.clone() if isinstance(saved, Tensor) else saved  # not a part of the file, which may be removed
+    return saved.clone() if isinstance(saved, Tensor) else saved  # not mapped, as the file may be removed

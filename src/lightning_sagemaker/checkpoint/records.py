@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records: objects of a script's own classes that have plain attributes only, as the ``AverageMeter`` of many scripts."""
+"""Records: objects of a script's own classes with plain attributes only, such as the ``AverageMeter`` of many scripts."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from collections.abc import Callable, Iterable, Iterator
 LIBRARIES = frozenset(
     {"torch", "torchmetrics", "lightning", "pytorch_lightning", "lightning_sagemaker", "transformers", "peft"}
 )
-"""Packages whose classes hold what they change in buffers, parameters or states."""
+"""Packages whose classes keep changing values in buffers, parameters or states."""
 _MOST = 100
-"""Entries of a container that is searched."""
+"""Maximum entries of a container that is searched."""
 _known: dict[type, bool] = {}
-"""What :func:`is_of_script` has found."""
+"""Cached results of :func:`is_of_script`."""
 
 
 def records_in(name: str, value: object, is_plain: Callable[[object], bool]) -> Iterator[tuple[str, object]]:
-    """The records in an attribute: itself, or those in a list, a tuple or a dict.
+    """The records in an attribute: its value, or entries of a list, a tuple or a dict.
 
     Args:
-        name: The attribute's.
-        value: Its value.
+        name: Name of the attribute.
+        value: Value of the attribute.
         is_plain: Whether a value is plain.
 
     Returns:
-        Each with a name of its own.
+        Unique names and records.
 
     """
     entries: Iterable[tuple[object, object]] = ()
@@ -41,7 +41,7 @@ def records_in(name: str, value: object, is_plain: Callable[[object], bool]) -> 
 
 
 def is_of_script(kind: type) -> bool:
-    """Whether a class and those it derives from have nothing of a library in them, nor a ``state_dict``."""
+    """Whether a class and its bases are not of a library, and have no ``state_dict``."""
     if kind not in _known:
         packages = {base.__module__.partition(".")[0] for base in kind.__mro__ if base is not object}
         is_own = packages.isdisjoint(LIBRARIES | sys.stdlib_module_names - {"__main__"})

@@ -32,7 +32,7 @@ _NOTE = ".json"
 """Suffix of the object that is written after a checkpoint: without it, the checkpoint is incomplete."""
 
 _BLOCK = 8 * 2**20
-"""Bytes that are read at once."""
+"""Bytes per read."""
 
 T = TypeVar("T")
 
@@ -69,7 +69,7 @@ class S3CheckpointIO(CheckpointIO):
         if region is None:
             raise CheckpointError("S3CheckpointIO needs the region of the bucket. HINT: set region, or AWS_REGION.")
         self._attempts, self._pause = attempts, pause
-        # Other servers seldom have a name for each bucket.
+        # Other servers rarely support bucket names as host names.
         self._client = _make_client(region, endpoint, {"force_path_style": endpoint is not None, **(options or {})})
 
     @override
@@ -77,7 +77,7 @@ class S3CheckpointIO(CheckpointIO):
         """Write a checkpoint.
 
         Raises:
-            CheckpointError: If it cannot be written; an existing one is unchanged.
+            CheckpointError: If it cannot be written; an existing checkpoint is unchanged.
 
         """
         bucket, key = split_address(path)
@@ -102,7 +102,7 @@ class S3CheckpointIO(CheckpointIO):
         """Read a checkpoint; data only, unless ``weights_only`` is False.
 
         Raises:
-            CheckpointError: If there is none, or it is corrupt.
+            CheckpointError: If the checkpoint does not exist or is corrupt.
 
         """
         bucket, key = split_address(path)
@@ -117,21 +117,21 @@ class S3CheckpointIO(CheckpointIO):
 
     @override
     def remove_checkpoint(self, path: PathLike) -> None:
-        """Remove a checkpoint; first the object without which it is incomplete."""
+        """Remove a checkpoint, starting with the object without which it is incomplete."""
         bucket, key = split_address(path)
         parts = self._try(lambda: self._list(bucket, f"{key}/"), f"list {path}")
         for name in (key + _NOTE, *(parts or (key,))):
             self._try(functools.partial(self._client.delete_object, bucket, name), f"remove {path}")
 
     def put_part(self, path: str, file: Path) -> list[int]:
-        """Write one file of a checkpoint with several, such as a sharded one.
+        """Write one file of a checkpoint with several files, such as a sharded one.
 
         Args:
             path: URI of the checkpoint.
             file: Local file; its name is kept.
 
         Returns:
-            Its size in bytes and its checksum.
+            Size in bytes and checksum of the file.
 
         """
         bucket, key = split_address(path)
@@ -151,7 +151,7 @@ class S3CheckpointIO(CheckpointIO):
         Args:
             path: URI of the checkpoint.
             step: Optimizer steps of the run.
-            parts: Name -> what :meth:`put_part` returned, of all processes.
+            parts: Name -> result of :meth:`put_part`, of all processes.
             fits: Fits that the script had completed before.
 
         """
@@ -161,10 +161,10 @@ class S3CheckpointIO(CheckpointIO):
         self._try(lambda: self._put(bucket, key + _NOTE, json.dumps(note).encode()), f"write {path}{_NOTE}")
 
     def fetch_parts(self, path: str, folder: Path) -> None:
-        """Read all files of such a checkpoint into a folder.
+        """Download all files of such a checkpoint into a folder.
 
         Raises:
-            CheckpointError: If it is incomplete, or a part is corrupt.
+            CheckpointError: If the checkpoint is incomplete, or a part is corrupt.
 
         """
         bucket, key = split_address(path)
@@ -177,19 +177,19 @@ class S3CheckpointIO(CheckpointIO):
             (folder / Path(name).name).write_bytes(content)
 
     def names(self, folder: str) -> list[str]:
-        """Names of the checkpoints directly in a folder, but not in one with the same prefix."""
+        """Names of the checkpoints directly in a folder, without folders that share its prefix."""
         bucket, prefix = split_address(folder)
         prefix = f"{prefix.rstrip('/')}/" if prefix else ""
         keys = self._try(lambda: self._list(bucket, prefix), f"list {folder}")
         return sorted({key[len(prefix) :].removesuffix(_NOTE) for key in keys})
 
-    def newest(self, folder: str, say: Callable[[str], None], fits: int | None = None) -> tuple[str, int] | None:
+    def newest(self, folder: str, report: Callable[[str], None], fits: int | None = None) -> tuple[str, int] | None:
         """URI and steps of the complete checkpoint in a folder with the most steps; None if there is none.
 
         Args:
             folder: ``s3://bucket/prefix``.
-            say: Called with a message for each that cannot be used.
-            fits: Consider those only before whose fit the script had completed this many. None: all.
+            report: Called with a message for each checkpoint that cannot be used.
+            fits: Consider only checkpoints of the fit before which the script had completed this many. None for all.
 
         """
         bucket, prefix = split_address(folder)
@@ -205,17 +205,17 @@ class S3CheckpointIO(CheckpointIO):
             if note is not None and size is None:
                 size = sum(self._try(functools.partial(self._list, bucket, f"{key}/"), f"list {key}").values())
             if note is None or note["size"] != size:
-                say(f"{SCHEME}{bucket}/{key} is incomplete; skipping it")
+                report(f"{SCHEME}{bucket}/{key} is incomplete; skipping it")
             elif fits not in (None, note["fits"]):
                 others.append(key.rpartition("/")[2])
             else:
                 found.append((note["step"], key))
         if others:
-            say(of_other_fits(folder, others))
+            report(of_other_fits(folder, others))
         return (f"{SCHEME}{bucket}/{max(found)[1]}", max(found)[0]) if found else None
 
     def _note(self, bucket: str, key: str, exists: bool) -> dict[str, int] | None:
-        """The object next to a checkpoint; None if there is none, or a foreign one. A read failure is an error."""
+        """The object next to a checkpoint; None if it is missing or foreign. Raises if it cannot be read."""
         if not exists:
             return None
         content = self._try(lambda: self._get(bucket, key + _NOTE), f"read {SCHEME}{bucket}/{key}{_NOTE}")
@@ -254,7 +254,7 @@ class S3CheckpointIO(CheckpointIO):
 
 
 class _Stream(Protocol):
-    """Where an object is written to."""
+    """A stream that an object is written to."""
 
     def write(self, data: bytes) -> object: ...
 
@@ -288,7 +288,7 @@ def _parts(address: str, content: bytes) -> dict[str, tuple[int, int]]:
 
 
 def split_address(path: PathLike) -> tuple[str, str]:
-    """Bucket and key.
+    """Split an address into bucket and key.
 
     Raises:
         CheckpointError: If ``path`` is not an S3 address.

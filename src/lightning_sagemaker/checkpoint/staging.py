@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A copy of weights and optimizer states in CPU memory, to be written while training continues."""
+"""Copies weights and optimizer states to CPU memory, to be written while training continues."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _Key = TypeVar("_Key", str, int)
 
 @dataclass(frozen=True)
 class _Place:
-    """Where a tensor is copied to.
+    """Memory that a tensor is copied to.
 
     Attributes:
-        layout: Everything that the write plan depends on.
+        layout: Properties of the tensor that the write plan depends on.
         memory: Memory of this process's shard.
         copy: ``memory``, as a ``DTensor`` if the tensor is one; created once, as creating one takes longer than most
             copies.
@@ -56,7 +56,7 @@ class Staging:
     def copy(
         self, state: dict[str, object], deferred: DeferredCopies | None = None, keys: Collection[str] = ()
     ) -> dict[str, object]:
-        """The same containers with copies of their tensors, valid until the next call. Waits for the device.
+        """Copy containers and their tensors; valid until the next call. Waits for the device.
 
         Args:
             state: Dictionaries and lists of tensors, of ``DTensor`` and of anything else, which is not copied.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a checkpoint has, and the script's hooks of a start: these may overwrite it, or an epoch may need them again."""
+"""Calls the script's hooks of a start in a resumed run, without their overwriting the checkpoint's state."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ _FINDERS = (pytorch_callbacks.LearningRateFinder, pytorch_callbacks.BatchSizeFin
 
 
 class StartHooks:
-    """A run that was not interrupted does not call a start's hooks where one resumes: they change nothing that was loaded.
+    """Undoes changes of the hooks of a start to loaded state, as an uninterrupted run does not call them at this point.
 
-    Those of an epoch's beginning are called again, with its random numbers, as they may set what no checkpoint holds: the
-    epoch of a dataset, a loss. All that is in the checkpoint is restored after them.
+    The hooks of an epoch's start are repeated, with its random states, as they may set state that is in no checkpoint: the
+    epoch of a dataset, a loss. The checkpoint's state is restored after them.
 
     Args:
-        trainer: Whose fit it is.
+        trainer: Trainer of the fit.
         events: Events of the fit.
-        generators: Its random number generators.
-        is_resumed: Whether the fit goes on from a checkpoint of ours. If the script names it, hooks may mean to change it.
+        generators: Random number generators of the fit.
+        is_resumed: Whether the fit resumes from our own checkpoint. If the script passes it, hooks may change its state.
 
     Attributes:
-        random: States of the random number generators at the epoch's beginning, if it has hooks.
+        random: States of the random number generators at the epoch's start, if it has hooks.
         is_due: Whether the fit resumes within an epoch.
-        joins: In a process that joins others, with what it got from them, makes the context of an epoch's hooks.
+        joins: In a process that joins others, creates the context of an epoch's hooks.
 
     """
 
@@ -79,13 +79,13 @@ class StartHooks:
         self.random = self._generators.take() if hooked(self._trainer, (_EPOCH,)) is not None else None
 
     def enter(self, fetcher: DataFetcher | None, random: RandomState | None) -> None:
-        """Begin to read data, and call the hooks of the epoch's beginning, if they are due.
+        """Start reading data, and call the hooks of the epoch's start, if they are due.
 
-        Workers that outlive epochs have the dataset of the first one: they are started before.
+        Persistent workers have the dataset of the first epoch, so they are started before.
 
         Args:
-            fetcher: The one for training; None where the next epoch makes its iterator.
-            random: This rank's :attr:`random` when the checkpoint was saved; None if it is not known.
+            fetcher: Data fetcher of training; None if the next epoch creates its iterator.
+            random: This rank's :attr:`random` when the checkpoint was saved; None if unknown.
 
         """
         loaders = self._trainer.fit_loop._combined_loader
@@ -116,7 +116,7 @@ class StartHooks:
                 call_module(trainer, _EPOCH)
 
     def _undo(self) -> None:
-        """After all of them: weights, the states of callbacks and the optimizers' settings are the checkpoint's."""
+        """After all hooks, restore weights, states of callbacks and settings of optimizers from the checkpoint."""
         own, self._own, callbacks, self._callbacks = self._own, None, self._callbacks, []
         groups, self._groups = self._groups, []
         loaded, self._optimizers = self._optimizers, []
@@ -146,7 +146,7 @@ class StartHooks:
 
 
 def _take_state(optimizer: Optimizer, loaded: Optimizer) -> None:
-    """An epoch's hook has put an optimizer into the place of the one that has loaded the checkpoint's state."""
+    """Load the state into an optimizer with which an epoch's hook has replaced the one that had loaded it."""
     try:
         optimizer.load_state_dict(loaded.state_dict())
     except (KeyError, RuntimeError, ValueError) as error:
@@ -158,5 +158,5 @@ def _take_state(optimizer: Optimizer, loaded: Optimizer) -> None:
 
 
 def _numbers(group: Mapping[str, object]) -> StateDict:
-    """What hooks set: rates, momenta. Others may be tensors, which cannot be compared so."""
+    """Numeric settings that hooks change, such as learning rates; tensors are excluded, as ``==`` is elementwise."""
     return {name: value for name, value in group.items() if isinstance(value, (int, float, tuple))}

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plain values as a checkpoint can hold them: ``torch.load(weights_only=True)`` reads neither arrays nor deques.
+"""Plain values in a form that a checkpoint can hold: ``torch.load(weights_only=True)`` reads neither arrays nor deques.
 
-A container is stored as its kind and a list of its entries, a tensor on the CPU with where it was; other values as they are.
+A container is stored as its type and a list of its entries, a tensor as a CPU copy and its device; others unchanged.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 LARGEST_STORED = 16 * 2**20
-"""Bytes of tensors in one value: each rank's are gathered by all ranks when a checkpoint is saved."""
+"""Maximum bytes of tensors in one value, as all ranks gather each rank's when a checkpoint is saved."""
 _DICTS: dict[type, str] = {dict: "dict", defaultdict: "dict", OrderedDict: "OrderedDict", Counter: "Counter"}
 _OTHERS: dict[type, str] = {list: "list", tuple: "tuple", set: "set", deque: "deque"}
 _MADE: dict[str, Callable[[Iterable[object]], object]] = {"list": list, "tuple": tuple, "set": set}
@@ -30,7 +30,7 @@ def stored(value: object) -> object:
     """A copy of a plain value that a checkpoint can hold.
 
     Raises:
-        NotStored: If there is none.
+        NotStored: If the value cannot be stored.
 
     """
     if type(value) in _AS_THEY_ARE:
@@ -53,11 +53,11 @@ def stored(value: object) -> object:
 
 
 def loaded(value: object, device: torch.device) -> object:
-    """What :func:`stored` was given.
+    """Restore the value that was passed to :func:`stored`.
 
     Args:
-        value: From a checkpoint.
-        device: The rank's, for tensors that were not on the CPU.
+        value: Value in a checkpoint.
+        device: The rank's device, for tensors that were not on the CPU.
 
     """
     if not isinstance(value, tuple):
@@ -88,15 +88,15 @@ def _bytes(value: object) -> int:
 def of_another_number(
     ranks: list[Mapping[str, Mapping[str, object]]], rank: int, size: int
 ) -> dict[str, dict[str, object]]:
-    """This rank's share of what another number of ranks had stored: values by owner and name.
+    """This rank's share of the values, by owner and name, that another number of ranks had stored.
 
-    Values that all ranks had are each rank's. Entries of lists that differed are dealt, as those of outputs of an epoch;
-    of others one rank's are taken.
+    Values that were equal on all ranks are kept by each. Entries of lists that differed are distributed, as with an epoch's
+    outputs; of other values one rank's are taken.
 
     Args:
-        ranks: What each rank of then had stored.
-        rank: This one's number among ``size``.
-        size: Number of ranks now.
+        ranks: Stored values of each earlier rank.
+        rank: Current rank of this process.
+        size: Current number of ranks.
 
     """
     found: dict[str, dict[str, object]] = {}

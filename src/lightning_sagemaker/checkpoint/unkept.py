@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What training has changed, and no checkpoint holds, is said: a run that is resumed begins with what the script sets."""
+"""Warns of values that training changes and no checkpoint holds: a resumed run starts with those that the script sets."""
 
 from __future__ import annotations
 
@@ -24,37 +24,37 @@ if TYPE_CHECKING:
     from lightning_sagemaker._types import Trainer
 
 _CLOCKS: tuple[Callable[[], float], ...] = (time.time, time.monotonic, time.perf_counter)
-_SAID = (int, float, complex, str, torch.Tensor, np.ndarray, np.generic, deque)
-"""Kinds of values: dicts and sets are often caches, lists records for a plot; a deque may be a replay buffer."""
+_WATCHED = (int, float, complex, str, torch.Tensor, np.ndarray, np.generic, deque)
+"""Types that are watched; dicts and sets are often caches, lists are records for a plot; a deque may be a replay buffer."""
 _END = ("on_train_epoch_end",)
 _WHEN = ("start", "epoch_start", "epoch_end", "end")
 _RESETS = ("on_train_batch_start", *(f"on_validation_{when}" for when in _WHEN))
-"""Hooks that begin anew, or empty, what a validation or a batch collects."""
+"""Hooks that reset values which a validation or a batch collects."""
 _MOST_NAMED = 8
 _SMALLEST_TIME = 10**9
-"""Of an integer: others count steps."""
+"""Minimum of an integer that is a time in nanoseconds: smaller ones count steps."""
 
 
 class _Names(NamedTuple):
-    """Which attributes are watched.
+    """Names of watched attributes.
 
     Attributes:
-        carried_on: Those that follow from their earlier values, and that the script does not save itself.
-        at_end: Those that an epoch's end sets.
-        anew: Those that a validation or a batch begins with a value of its own.
+        accumulated: Attributes that depend on their earlier values, and that the script does not save itself.
+        at_end: Attributes that an epoch's end sets.
+        reset: Attributes that a validation or a batch resets.
 
     """
 
-    carried_on: frozenset[str]
+    accumulated: frozenset[str]
     at_end: frozenset[str]
-    anew: frozenset[str]
+    reset: frozenset[str]
 
 
 class Unkept:
-    """Watches what code of the script carries on from its earlier value: of the module, of callbacks, of the data.
+    """Watches values that a script's code updates from their earlier ones: of the module, of callbacks, of the data.
 
     Args:
-        trainer: Whose fit it is.
+        trainer: Trainer of the fit.
 
     """
 
@@ -69,18 +69,18 @@ class Unkept:
         self._names = _Names(frozenset(), frozenset(), frozenset())
 
     def begin(self, owners: Mapping[str, object], of_epoch: Collection[str]) -> None:
-        """The fit begins.
+        """Record the values at the start of the fit.
 
         Args:
-            owners: The module's own parts, and callbacks, by name.
-            of_epoch: Names that are kept, of these.
+            owners: Name -> part of the module, or callback.
+            of_epoch: Names of their attributes that checkpoints hold.
 
         """
         self._before = {name: copied(value) for name, value in self._watched(owners, of_epoch)}
         self._has_begun = True
 
     def look(self, owners: Mapping[str, object], of_epoch: Collection[str]) -> None:
-        """A checkpoint is being saved: say once of each value that has changed that it does not hold it."""
+        """When a checkpoint is saved, warn once of each changed value that it does not hold."""
         if not self._has_begun:
             return
         found = [name for name, value in self._watched(owners, of_epoch) if self._has_changed(name, value)]
@@ -98,7 +98,7 @@ class Unkept:
             return False
         if self._before.get(name) is not None or name.rpartition(".")[2] in self._names.at_end:
             return differs(self._before.get(name), value)
-        # A cache is filled once; what is carried on changes again.
+        # A cache is filled once; a value that is updated from itself changes again.
         return differs(self._late.setdefault(name, copied(value)), value)
 
     def _is_time(self, value: object) -> bool:
@@ -108,40 +108,40 @@ class Unkept:
         return any(start - 1 <= value / unit <= clock() for clock, start in clocks for unit in (1, 1e9))
 
     def _watched(self, owners: Mapping[str, object], of_epoch: Collection[str]) -> Iterator[tuple[str, object]]:
-        """Values by name."""
+        """The watched values, by name."""
         data = datamodule_of(self._trainer)
         whose = {**owners, **({} if data is None else {"datamodule": data})}
         kinds = frozenset(type(one) for one in whose.values())
         if kinds != self._kinds:
             self._kinds, self._names = kinds, _names_of(kinds)
-        carried_on, at_end, anew = self._names
+        accumulated, at_end, reset = self._names
         for owner, one in whose.items():
-            yield from _values(owner, one, carried_on - anew - frozenset(of_epoch if owner in owners else ()))
+            yield from _values(owner, one, accumulated - reset - frozenset(of_epoch if owner in owners else ()))
             yield from _replaced(owner, one, at_end)
             for name, part in _parts(owner, one):
-                yield from _values(name, part, carried_on | at_end | accumulated_names(type(part)))
-        if "gradient_clip_val" in carried_on:
+                yield from _values(name, part, accumulated | at_end | accumulated_names(type(part)))
+        if "gradient_clip_val" in accumulated:
             yield "trainer.gradient_clip_val", self._trainer.gradient_clip_val
 
 
 def _names_of(kinds: Collection[type]) -> _Names:
     saved = frozenset(name for kind in kinds for name in saved_names(kind))
-    carried_on = frozenset(name for kind in kinds for name in accumulated_names(kind))
+    accumulated = frozenset(name for kind in kinds for name in accumulated_names(kind))
     at_end = frozenset(name for kind in kinds for name in names_reset(kind, _END))
-    anew = frozenset(name for kind in kinds for name in names_reset(kind, _RESETS) - accumulated_names(kind, _RESETS))
-    return _Names(carried_on - saved, at_end - saved, anew)
+    reset = frozenset(name for kind in kinds for name in names_reset(kind, _RESETS) - accumulated_names(kind, _RESETS))
+    return _Names(accumulated - saved, at_end - saved, reset)
 
 
 def _values(owner: str, one: object, names: Collection[str]) -> Iterator[tuple[str, object]]:
     for name in names:
         value = vars(one).get(name, getattr(type(one), name, None))
-        is_said = isinstance(value, _SAID) and not isinstance(value, bool) and is_plain(value) and name not in KEPT
+        is_said = isinstance(value, _WATCHED) and not isinstance(value, bool) and is_plain(value) and name not in KEPT
         if is_said and not name.startswith("_"):
             yield f"{owner}.{name}", value
 
 
 def _replaced(owner: str, one: object, names: Collection[str]) -> Iterator[tuple[str, object]]:
-    """Data sets that an epoch's end replaces; not the objects, which would be kept in memory."""
+    """Data sets that an epoch's end replaces, identified without references, which would keep them in memory."""
     for name in names:
         value = vars(one).get(name)
         if isinstance(value, (Dataset, Sampler)):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who writes what of an asynchronous checkpoint, with torch's planner: agreed by messages, again after changes."""
+"""Assigns the parts of an asynchronous checkpoint to processes, with torch's planner, by messages; again after changes."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 
 
 class WritePlan:
-    """Plan of one process, kept across checkpoints.
+    """Write plan of one process, kept across checkpoints.
 
     Args:
         rank: Rank of this process.
         world_size: Number of processes.
 
     Attributes:
-        own: What this process writes; of replicas, one writes.
-        metadata: Metadata of the checkpoint; on the first process.
+        own: Plan of this process; of replicas, only one writes.
+        metadata: Metadata of the checkpoint, on the first process.
 
     """
 
@@ -34,15 +34,15 @@ class WritePlan:
         self.metadata: Metadata | None = None
 
     def forget(self) -> None:
-        """Agree again at the next checkpoint."""
+        """Discard the plan, so that the next checkpoint creates a new one."""
         self._version = None
 
     def planner(self, state: StateDict, version: int, messages: Messages, place: str) -> tuple[SavePlanner, str]:
-        """Agree with the other threads.
+        """Create or reuse the plan, together with the other threads.
 
         Args:
             state: State of this process.
-            version: Changes if the state's structure has changed since the last checkpoint.
+            version: Number that changes with the state's structure.
             messages: Messages of this checkpoint.
             place: Path of the checkpoint; the first process's is used.
 
@@ -60,28 +60,28 @@ class WritePlan:
         if self._rank == 0:
             self._agree(planner, has, messages, place)
         else:
-            messages.say(f"{self._rank}/has", has)
-            place, own = messages.hear(f"{self._rank}/writes", instead="end")
+            messages.publish(f"{self._rank}/has", has)
+            place, own = messages.wait_for(f"{self._rank}/writes", instead="end")
             messages.forget(f"{self._rank}/writes")
             self.own = own if own is not None else self.own
         planner.finish_plan(self.own)
         return planner, place
 
     def _agree(self, planner: DefaultSavePlanner, has: SavePlan | None, messages: Messages, place: str) -> None:
-        """On the first process."""
-        told = [has]
+        """Create the global plan, on the first process."""
+        results = [has]
         for rank in range(1, self._world_size):
             try:
-                told.append(messages.hear(f"{rank}/has", instead=f"{rank}/failed"))
+                results.append(messages.wait_for(f"{rank}/has", instead=f"{rank}/failed"))
             except Refusal as refusal:
                 raise Refusal(f"rank {rank}: {refusal}") from None
             messages.forget(f"{rank}/has")
         plans: list[SavePlan | None] = [None] * self._world_size
-        if any(one is not None for one in told):
-            self._has = [new if new is not None else old for new, old in zip(told, self._has, strict=True)]
+        if any(one is not None for one in results):
+            self._has = [new if new is not None else old for new, old in zip(results, self._has, strict=True)]
             known = [one for one in self._has if one is not None]  # of all processes, since the first checkpoint
             of_all, self.metadata = planner.create_global_plan(known)
             prepared = FileSystemWriter(".").prepare_global_plan(of_all)
             plans, self.own = [*prepared], prepared[0]
         for rank in range(1, self._world_size):
-            messages.say(f"{rank}/writes", (place, plans[rank]))
+            messages.publish(f"{rank}/writes", (place, plans[rank]))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Object collectives; and actions of one process for all, such as writing a file, that fail on all of them."""
+"""Object collectives; and running an action, such as writing a file, so that one process's error is raised on all."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ T = TypeVar("T")
 
 
 def of_all(own: T, world_size: int) -> list[T]:
-    """The values of all processes, by rank. Collective."""
-    found = [own] * world_size
+    """All-gather one value of each process, by rank. Collective."""
+    values = [own] * world_size
     if world_size > 1:
-        dist.all_gather_object(found, own)
-    return found
+        dist.all_gather_object(values, own)
+    return values
 
 
 def from_first(value: T) -> T:
-    """The first process's ``value``, on all of them. Collective, if there is more than one."""
+    """Broadcast rank 0's ``value``. Collective if there is more than one process."""
     box = [value]
     if dist.is_initialized() and dist.get_world_size() > 1:
         dist.broadcast_object_list(box, 0)
@@ -46,6 +46,6 @@ def run_and_sync_errors(action: Callable[[], None], group: ProcessGroup | None =
         failure, cause = f"{type(error).__name__}: {error}", error
     failures: list[str | None] = [None] * dist.get_world_size(group)
     dist.all_gather_object(failures, failure, group=group)
-    found = [f"rank {rank}: {text}" for rank, text in enumerate(failures) if text is not None]
-    if found:
-        raise RuntimeError("; ".join(found)) from cause
+    messages = [f"rank {rank}: {text}" for rank, text in enumerate(failures) if text is not None]
+    if messages:
+        raise RuntimeError("; ".join(messages)) from cause

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one process knows becomes known to all, at the same step and without waiting."""
+"""Asynchronous all-reduce (maximum) of a few numbers: started at one step, its result read at a later one."""
 
 from __future__ import annotations
 
@@ -25,92 +25,92 @@ _shared = False
 
 
 def share_default_group(shares: bool = True) -> None:
-    """Use the default group, which is recreated when ranks change; another one would be lost."""
+    """Use the default group, which is recreated when ranks change; a group of its own would be lost then."""
     global _shared
     _shared = shares
 
 
 class AsyncMaxReduce:
-    """Largest values over all processes, asked for at one step and read at a later one.
+    """The maximum of each value over all processes: an all-reduce started at one step and read at a later one.
 
-    The messages are asynchronous and use the CPU, so no GPU and no other process is waited for. All
-    processes call the methods in the same order.
+    It is asynchronous and runs on the CPU, so it waits neither for a GPU nor, until the result is read, for another
+    process. All processes call the methods in the same order.
 
     Args:
-        group: Process group of gloo; None where there is one process only.
+        group: gloo process group; None if there is one process only.
 
     """
 
     def __init__(self, group: ProcessGroup | _Default | None) -> None:
         self._group = group
-        self._asked: tuple[torch.Tensor, dist.Work] | list[float] | None = None
-        self._asking = 0.0
-        # Never given up: if gloo's thread dropped the last reference it would take Python's lock, and a process that is
-        # forked at that moment, such as a loader's, would never get it.
+        self._pending: tuple[torch.Tensor, dist.Work] | list[float] | None = None
+        self._start_seconds = 0.0
+        # Kept forever: if gloo's thread dropped the last reference it would take the GIL, and a process that is
+        # forked at that moment, such as a loader's worker, would never get it.
         self._tensors: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self.seconds = 0.0
-        """What the last question cost this process, from asking to having read."""
+        """Seconds that this process spent on starting the last all-reduce and on waiting for its result."""
 
     @classmethod
     def of_all(cls) -> AsyncMaxReduce:
-        """Among all processes. Collective, if there is more than one."""
+        """An instance over all processes, with a group of its own. Collective if there is more than one process."""
         if _shared:
             return cls(_Default.GROUP)
         alone = not dist.is_initialized() or dist.get_world_size() == 1
         return cls(None if alone else dist.new_group(backend="gloo"))
 
-    def forget(self) -> None:
-        """Leave what was asked unanswered, as when a rank that was asked is gone."""
-        self._asked = None
+    def discard(self) -> None:
+        """Drop the pending all-reduce, as when one of its ranks is gone."""
+        self._pending = None
 
     @property
     def is_alone(self) -> bool:
-        """Whether nobody else is asked."""
+        """Whether there is no other process."""
         return self._group is None
 
-    def ask(self, values: Sequence[float]) -> None:
-        """Start finding the largest of each of ``values``."""
+    def start(self, values: Sequence[float]) -> None:
+        """Start the all-reduce of ``values``, of the same number on all processes."""
         if self._group is None:
-            self._asked = [float(value) for value in values]
+            self._pending = [float(value) for value in values]
             return
         begin = time.perf_counter()
         tensor = self._tensor(len(values))
         tensor.copy_(torch.tensor(values, dtype=torch.float64))
-        work = dist.all_reduce(tensor, dist.ReduceOp.MAX, self._asks, async_op=True)
-        self._asked = (tensor, work)
-        self._asking = time.perf_counter() - begin
+        work = dist.all_reduce(tensor, dist.ReduceOp.MAX, self._process_group, async_op=True)
+        self._pending = (tensor, work)
+        self._start_seconds = time.perf_counter() - begin
 
     @property
-    def _asks(self) -> ProcessGroup | None:
+    def _process_group(self) -> ProcessGroup | None:
         return None if isinstance(self._group, _Default) else self._group
 
     def _tensor(self, size: int) -> torch.Tensor:
-        """One of two in turn: the other's message may still be on its way."""
+        """One of two buffers in turn: the other may still be in use by the previous all-reduce."""
         if size not in self._tensors:
             self._tensors[size] = torch.zeros(size, dtype=torch.float64), torch.zeros(size, dtype=torch.float64)
         self._tensors[size] = self._tensors[size][::-1]
         return self._tensors[size][0]
 
-    def read(self) -> list[float] | None:
-        """What was found for the last question; None if there was none."""
-        if self._asked is None:
+    def wait(self) -> list[float] | None:
+        """Wait for the pending all-reduce and return the maximums; None if none is pending."""
+        if self._pending is None:
             return None
         begin = time.perf_counter()
-        asked, self._asked = self._asked, None
-        if isinstance(asked, list):
-            return asked
-        values, work = asked
+        pending, self._pending = self._pending, None
+        if isinstance(pending, list):
+            return pending
+        values, work = pending
         work.wait()
         found: list[float] = values.tolist()
-        self.seconds = self._asking + time.perf_counter() - begin
+        self.seconds = self._start_seconds + time.perf_counter() - begin
         return found
 
     def clock_spread(self) -> float:
-        """Seconds by which the clocks of all processes differ at most. Collective, and waits for all."""
-        self.ask([0.0])
-        self.read()  # all are here now
+        """The largest difference between two processes' clocks, in seconds. Collective, and waits for all."""
+        self.start([0.0])
+        self.wait()  # a barrier
         now = time.time()
-        self.ask([now, -now])
-        found = self.read()
+        self.start([now, -now])
+        found = self.wait()
         assert found is not None
         return found[0] + found[1]

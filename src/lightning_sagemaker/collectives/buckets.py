@@ -38,13 +38,13 @@ def bucket_layout(ddp_module: nn.Module | None) -> Layout | None:
         ddp_module: The wrapper, or a module without one.
 
     Raises:
-        NameGone: If this version of torch does not expose it.
+        NameGone: If this version of torch does not expose the buckets.
 
     """
     if not isinstance(ddp_module, DistributedDataParallel) or _obstacle(ddp_module) is not None:
         return None
     _rebuild(ddp_module)
-    return _read(ddp_module)
+    return _rebuilt_layout(ddp_module)
 
 
 def rebuild_as(ddp_module: nn.Module | None, layout: Sequence[Sequence[int]] | None) -> bool:
@@ -56,7 +56,7 @@ def rebuild_as(ddp_module: nn.Module | None, layout: Sequence[Sequence[int]] | N
 
     Args:
         ddp_module: The wrapper, or a module without one.
-        layout: From :func:`bucket_layout`; with None nothing is done.
+        layout: The result of :func:`bucket_layout`; None to do nothing.
 
     Returns:
         Whether the buckets are now those of ``layout``. If not, rank zero has logged why.
@@ -71,7 +71,7 @@ def rebuild_as(ddp_module: nn.Module | None, layout: Sequence[Sequence[int]] | N
     if why is None:
         _make_ready(ddp_module, [index for bucket in layout for index in bucket])
         _rebuild(ddp_module)
-        if _read(ddp_module) != [list(bucket) for bucket in layout]:
+        if _rebuilt_layout(ddp_module) != [list(bucket) for bucket in layout]:
             why = "bucket sizes differ from the checkpoint's"
     if why is not None:
         rank_zero_info(f"The first step may differ by rounding from that of an uninterrupted run: {why}.")
@@ -79,66 +79,66 @@ def rebuild_as(ddp_module: nn.Module | None, layout: Sequence[Sequence[int]] | N
 
 
 def _obstacle(ddp: DistributedDataParallel) -> str | None:
-    """Why the buckets of this wrapper are not changed; the same on all ranks."""
+    """Why this wrapper's buckets cannot be rebuilt, the same on all ranks; None if they can."""
     require(ddp, "reducer", "logger", "static_graph", "find_unused_parameters", "process_group", "_comm_hooks")
     require(ddp, "_has_rebuilt_buckets", "_build_params_for_reducer", "_get_ddp_logging_data")
     if ddp.find_unused_parameters:
         return "DDP does not rebuild buckets with find_unused_parameters"
     if ddp.static_graph:
-        return "with static_graph DDP records its first step"
-    if own_reducer(ddp) is None and (ddp._comm_hooks or _told(ddp).get(_HOOK)):
-        return "a communication hook would be run"
+        return "DDP records its first step with static_graph"
+    if own_reducer(ddp) is None and (ddp._comm_hooks or _logging_data(ddp).get(_HOOK)):
+        return "the rebuild would run the wrapper's communication hook"
     if getattr(ddp, "_use_python_reducer", False) or getattr(ddp, "_delay_all_reduce_all_params", False):
-        return "DDP was configured not to reduce by buckets"
+        return "DDP is configured not to reduce in buckets"
     if any(hasattr(parameter, "_in_backward_optimizers") for parameter in ddp.parameters()):
-        return "the optimizer steps within the backward pass"
+        return "the optimizer runs within the backward pass"
     if ddp.process_group.size() == 1:
-        return "there is one process"
+        return "there is only one process"
     return None
 
 
 def _mismatch(ddp: DistributedDataParallel, layout: Sequence[Sequence[int]]) -> str | None:
-    """Why ``layout`` cannot be that of this wrapper."""
+    """Why ``layout`` cannot be applied to this wrapper; None if it can."""
     parameters, sparse = reduced_parameters(ddp)
     if sorted(index for bucket in layout for index in bucket) != list(range(len(parameters))):
-        return f"the checkpoint's model has other parameters than these {len(parameters)}"
+        return f"the checkpoint's buckets are not of the {len(parameters)} parameters of this model"
     if any(sparse):
         return "gradients are sparse"
-    if _read(ddp) is not None:
+    if _rebuilt_layout(ddp) is not None:
         return "a step has already run"
     return None
 
 
-def _told(ddp: DistributedDataParallel) -> dict[str, object]:
+def _logging_data(ddp: DistributedDataParallel) -> dict[str, object]:
     """DDP's logging data of its last forward pass."""
-    told: dict[str, object] = ddp._get_ddp_logging_data()  # type: ignore[no-untyped-call]
-    return told
+    data: dict[str, object] = ddp._get_ddp_logging_data()  # type: ignore[no-untyped-call]
+    return data
 
 
-def _read(ddp: DistributedDataParallel) -> Layout | None:
+def _rebuilt_layout(ddp: DistributedDataParallel) -> Layout | None:
     require(ddp.logger, "set_runtime_stats_and_log")
     assert ddp.logger is not None
-    ddp.logger.set_runtime_stats_and_log()  # DDP's logging data is that of its last forward pass
-    told = _told(ddp).get(_REBUILT)
-    return None if not told else [[int(index) for index in bucket.split()] for bucket in str(told).split(",")]
+    ddp.logger.set_runtime_stats_and_log()  # updates the data that is read below
+    rebuilt = _logging_data(ddp).get(_REBUILT)
+    return None if not rebuilt else [[int(index) for index in bucket.split()] for bucket in str(rebuilt).split(",")]
 
 
 def _rebuild(ddp: DistributedDataParallel) -> None:
-    """DDP's bucket rebuild at the start of a forward pass; does nothing if no gradients were ready yet, or if it is done."""
+    """Run the rebuild of DDP's next forward pass now; does nothing before the first gradients, or if already rebuilt."""
     require(ddp.reducer, "_rebuild_buckets")
     if ddp.reducer._rebuild_buckets():
         ddp._has_rebuilt_buckets = True
 
 
 def _make_ready(ddp: DistributedDataParallel, order: Sequence[int]) -> None:
-    """One backward pass in which the gradients become ready in this order."""
+    """Run a backward pass in which the gradients become ready in ``order``, given as parameter indices."""
     require(ddp.reducer, "prepare_for_forward", "prepare_for_backward", "_autograd_hook")
     parameters, _ = reduced_parameters(ddp)
     before = [parameter.grad for parameter in parameters]
     ready = [parameters[index] for index in order]
     try:
         with torch.enable_grad(), uncounted(ddp):
-            ddp.reducer.prepare_for_forward()  # DDP exposes its buckets from the first pass on
+            ddp.reducer.prepare_for_forward()  # until its first forward pass DDP does not expose its buckets
             ddp.reducer.prepare_for_backward([])
             begin = torch.zeros((), requires_grad=True)
             _Ready.apply(begin, ddp.reducer, order, ready).backward()  # type: ignore[no-untyped-call]
@@ -154,7 +154,7 @@ class _Reducer(Protocol):
 
 
 class _Context(Protocol):
-    """The context of the pass."""
+    """The autograd context of :class:`_Ready`."""
 
     reducer: _Reducer
     order: Sequence[int]
@@ -162,7 +162,7 @@ class _Context(Protocol):
 
 
 class _Ready(torch.autograd.Function):
-    """DDP's hooks may be called within a backward pass only: this is one that consists of them."""
+    """Calls DDP's autograd hooks from a backward pass, the only place where they may be called."""
 
     @staticmethod
     def forward(

@@ -29,11 +29,11 @@ COMPOSITE_BACKEND = "smddp_composite"
 """Name under which :func:`register` makes the composite known to ``torch.distributed.init_process_group``."""
 
 COMPOSITE_SWITCH = "LIGHTNING_SAGEMAKER_COMPOSITE"
-"""Set to ``0`` to put the bare ``smddp`` backend in the default group, refusals included."""
+"""Set to ``0`` to use the ``smddp`` backend alone for the default group, with the collectives that it refuses."""
 
 
 def composite_enabled() -> bool:
-    """Whether the default group is to be the composite (default) and not SMDDP alone."""
+    """Whether the default group is the composite (the default) rather than SMDDP alone."""
     return os.environ.get(COMPOSITE_SWITCH, "1") != "0"
 
 
@@ -41,11 +41,11 @@ class CompositeProcessGroup(NativeBackedGroup):
     """A process group that reduces gradients by ``engine`` and sends the rest to gloo (CPU) and nccl (GPU).
 
     Args:
-        store: Rendezvous store, already private to this group.
+        store: Rendezvous store, already prefixed for this group.
         rank: Rank of this process in the group.
         size: Number of processes in the group.
-        timeout: How long a collective may take.
-        engine: What SMDDP's own backend creator returned; None in a sub-group, because SMDDP has one group only.
+        timeout: Time limit of a collective.
+        engine: SMDDP's own process group; None in a sub-group, because SMDDP supports only the default group.
 
     """
 
@@ -63,7 +63,7 @@ class CompositeProcessGroup(NativeBackedGroup):
 
         Args:
             tensors: A list with one tensor of any shape, or the tensor.
-            opts: ``AllreduceOptions``; the sum when None.
+            opts: ``AllreduceOptions``; a sum if None.
 
         """
         tensors, opts = allreduce_arguments(tensors, opts)

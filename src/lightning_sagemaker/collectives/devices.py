@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which tensors a process group sends: one of nccl alone takes none of the CPU."""
+"""The device of the tensors that a process group supports: a group with nccl alone refuses CPU tensors."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from torch import Tensor
 
 
 def device_for(group: dist.ProcessGroup | None = None) -> torch.device:
-    """The CPU if a group sends its tensors, else the current GPU.
+    """The CPU if the group supports CPU tensors, else the current GPU.
 
     Args:
-        group: None: the default group.
+        group: Process group; the default group if None.
 
     """
     if "cpu" in str(dist.get_backend_config(group)):
@@ -21,12 +21,12 @@ def device_for(group: dist.ProcessGroup | None = None) -> torch.device:
 
 
 def broadcast(tensor: Tensor, source: int, group: dist.ProcessGroup | None = None) -> None:
-    """Broadcast in place, by way of the GPU if the group sends nothing else. Collective.
+    """Broadcast in place, through the GPU if the group supports no CPU tensors. Collective.
 
     Args:
-        tensor: On any device.
-        source: Global rank of the process whose values all receive.
-        group: None: the default group.
+        tensor: Tensor of any shape, on any device.
+        source: Global rank that broadcasts.
+        group: Process group; the default group if None.
 
     """
     is_sent = tensor.device.type != "cpu" or device_for(group).type == "cpu"

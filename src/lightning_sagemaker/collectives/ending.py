@@ -13,19 +13,19 @@ import sys
 import time
 
 _PAUSE = 0.05
-"""Seconds in which idle Python lets other threads have the GIL, some microseconds each."""
+"""Seconds of sleep, in which other threads get the GIL; each needs some microseconds of it."""
 _PAUSE_OF_A_GROUP = 0.01
-"""As much at the end of one process group, of which there are many in a process that starts several trainers."""
+"""The same when a process group is destroyed; shorter, as a process that runs several trainers destroys many."""
 
 _OURS: set[str] = set()
-"""Backends whose default group nobody else destroys at the end."""
+"""Backends whose default group is destroyed here at exit, as nobody else destroys it."""
 
 
 def register(backend: str | None = None) -> None:
     """Make this process exit cleanly. Idempotent; costs nothing without a process group.
 
     Args:
-        backend: Name of a backend whose default group is to be destroyed at the end as well.
+        backend: Backend whose default group is also destroyed at exit.
 
     """
     atexit.unregister(_end)
@@ -35,10 +35,11 @@ def register(backend: str | None = None) -> None:
 
 
 def let_threads_finish() -> None:
-    """Release the GIL before gloo's threads are joined by a thread that holds it.
+    """Release the GIL for a moment, so that gloo's threads can finish before a process group is destroyed.
 
-    Before torch 2.8 (pytorch/pytorch#154976), its process group does so in its destructor: if one of its threads was about
-    to free what Python gave it (the function in ``future.then``, a tensor of ``broadcast_object_list``), the process hung.
+    Before torch 2.8 (pytorch/pytorch#154976), gloo's group joins its threads in its destructor while it holds the GIL: if
+    one of them was about to free a Python object (the function in ``future.then``, a tensor of
+    ``broadcast_object_list``), the process hung.
     Seen with torch 2.5.1 within 3000 plain groups, and on a busy machine in one of five that gathered objects just before.
     """
     time.sleep(_PAUSE_OF_A_GROUP)
@@ -48,7 +49,7 @@ def _end() -> None:
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available():
         return
-    time.sleep(_PAUSE)  # also where the script has destroyed the group: a module in DDP still has it
+    time.sleep(_PAUSE)  # also if the script has destroyed the group: a module in DDP still refers to it
     # After an error the group stays: a collective that the others never join would keep the failed process from ending.
     if distributed.is_initialized() and getattr(sys, "last_value", None) is None and distributed.get_backend() in _OURS:
-        distributed.destroy_process_group()  # which joins its threads, as said above
+        distributed.destroy_process_group()  # joins gloo's threads

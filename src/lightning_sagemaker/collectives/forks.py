@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Safe forks with gloo's threads: a process is forked when none of them is inside the interpreter, and frees no group.
+"""Forking safely with gloo's threads: none of them is in the interpreter at the fork, and the child frees no group.
 
-A tensor that Python has given up while a collective still uses it is freed by gloo's thread, which makes itself a
+A tensor whose last Python reference is dropped while a collective uses it is freed by gloo's thread, which creates a
 Python thread state for that, under a lock of the interpreter. Up to Python 3.11 a process that is forked at that
 moment, such as a loader's worker, takes the same lock before the interpreter has reinitialized it
 (``_PyThreadState_DeleteExcept``, called by ``PyOS_AfterFork_Child``), and deadlocks; Python 3.12 reinitializes it
@@ -10,7 +10,7 @@ free. The remaining case is an asynchronous collective whose tensor Python has r
 check and the fork.
 
 A process group that is garbage at the fork, such as one that a failed collective's traceback refers to, would be freed by
-the child's garbage collector too, and waits there for threads that only the parent has. So a child does not collect what it
+the child's garbage collector too, which would wait for threads that only the parent has. So a child does not collect what it
 has inherited, in any version of Python.
 """
 
@@ -25,7 +25,7 @@ from functools import cache
 
 _IS_AFFECTED = sys.version_info < (3, 12) and sys.platform == "linux"
 _TIME_LIMIT = 0.1
-"""Seconds: what computes all the time, such as another thread of the program, is not waited for."""
+"""Time limit in seconds: a thread that computes without pause, such as one of the program's, is not waited for."""
 _PAUSE = 0.0002
 _TASKS = "/proc/self/task"
 
@@ -43,7 +43,7 @@ def _settle() -> None:
     deadline = time.monotonic() + _TIME_LIMIT
     while _others_run() and time.monotonic() < deadline:
         time.sleep(_PAUSE)
-    sys._current_frames()  # takes the lock and gives it back
+    sys._current_frames()  # acquires and releases the lock
 
 
 def _others_run() -> bool:
@@ -58,5 +58,5 @@ def _runs(thread: str) -> bool:
     try:
         with open(f"{_TASKS}/{thread}/stat", "rb") as file:
             return not file.read().rpartition(b") ")[2].startswith(b"S")
-    except OSError:  # it has ended
+    except OSError:  # the thread has ended
         return False

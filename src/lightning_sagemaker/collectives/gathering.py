@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Process groups of sharded data parallel training: parameters are gathered by SMDDP, everything else goes to gloo and nccl.
 
-SMDDP's AllGather handles what fits its buffers and leaves the rest to nccl. Here that is decided before the call, so
-that it is known what each engine gathered: :data:`TRAFFIC` counts it.
+SMDDP's AllGather handles tensors that fit its buffers and leaves the rest to nccl. Here that is decided before the call, and
+:data:`TRAFFIC` counts the bytes that each engine gathered.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ GATHERING_BACKEND = "smddp_gathering"
 
 
 Obstacle = Callable[[int, int, bool], str | None]
-"""Why SMDDP does not gather so many bytes of each of so many processes, whether floating-point or not; None if it does."""
+"""Bytes per process, processes, is floating-point -> why SMDDP does not gather them; None if it does."""
 
 
 @dataclass
 class Traffic:
-    """What was gathered in this process since its default group was made.
+    """What this process has gathered since its default group was created.
 
     Attributes:
         engine: Number of gathers by SMDDP.
@@ -60,7 +60,7 @@ class Traffic:
     def __str__(self) -> str:
         total = self.engine_bytes + self.rest_bytes.total()
         if not total:
-            return "There were no gathers."
+            return "Nothing was gathered."
         text = f"SMDDP gathers {self.engine_bytes / total:.1%} of {total / 2**20:.1f} MiB"
         rest = " ".join(f"{count / total:.1%}: {why}" for why, count in self.rest_bytes.most_common(_REASONS))
         return f"{text}, and gloo or nccl the rest. {rest}" if rest else f"{text}."
@@ -68,21 +68,21 @@ class Traffic:
 
 TRAFFIC = Traffic()
 _REASONS = 3
-"""That are named, the most frequent ones."""
+"""Number of reasons in a log line, the most frequent first."""
 
 
 class GatheringProcessGroup(NativeBackedGroup):
-    """A process group whose ``all_gather_into_tensor`` is SMDDP's where it takes the tensor; all else is gloo's or nccl's.
+    """A process group whose ``all_gather_into_tensor`` uses SMDDP where it supports the tensor; all else uses gloo or nccl.
 
     SMDDP's engine is created at the first gather, which many groups of a device mesh never run.
 
     Args:
-        store: Rendezvous store, already private to this group.
+        store: Rendezvous store, already prefixed for this group.
         rank: Rank of this process in the group.
         size: Number of processes in the group.
-        timeout: How long a collective may take.
+        timeout: Time limit of a collective.
         make_engine: Creates SMDDP's own group. Collective over this one.
-        obstacle: What it does not support.
+        obstacle: Why SMDDP does not gather given tensors.
 
     """
 
@@ -104,11 +104,11 @@ class GatheringProcessGroup(NativeBackedGroup):
 
     @untraced
     def allreduce(self, tensors: Tensors, opts: AllreduceOptions | None = None) -> dist.Work:  # type: ignore[override]
-        """All-reduce in place, as gloo's or nccl's; gloo does not have the mean of integers.
+        """All-reduce in place with gloo or nccl; a mean that gloo does not support is a sum, then divided.
 
         Args:
             tensors: A list with one tensor of any shape, or the tensor.
-            opts: ``AllreduceOptions``; the sum when None.
+            opts: ``AllreduceOptions``; a sum if None.
 
         """
         tensors, opts = allreduce_arguments(tensors, opts)
@@ -118,11 +118,11 @@ class GatheringProcessGroup(NativeBackedGroup):
 
     @untraced
     def all_gather_single(self, output: Tensor, tensor: Tensor, *args: object) -> dist.Work:
-        """Gather ``tensor`` of all processes in ``output``, as many times its size.
+        """Gather ``tensor`` of all processes in ``output``, of world size times its elements.
 
         Args:
-            output: Result, by rank.
-            tensor: What this process has.
+            output: Result, in rank order.
+            tensor: This process's part.
             *args: Options, as torch passes them.
 
         """
@@ -130,7 +130,7 @@ class GatheringProcessGroup(NativeBackedGroup):
 
     @untraced
     def _allgather_base(self, output: Tensor, tensor: Tensor, *args: object) -> dist.Work:
-        """The name of the same before torch 2.13."""
+        """The same, under its name before torch 2.13."""
         return self._gather("_allgather_base", output, tensor, *args)
 
     def _gather(self, name: str, output: Tensor, tensor: Tensor, *args: object) -> dist.Work:
@@ -160,7 +160,7 @@ def register(obstacle: Obstacle) -> None:
     The backend ``smddp`` must be registered first (by importing ``torch_smddp``, AWS's or the shim's).
 
     Args:
-        obstacle: What SMDDP does not gather; that of the first call.
+        obstacle: Why SMDDP does not gather given tensors. Only the first call's is used.
 
     """
     monitored_barrier.take_over(GatheringProcessGroup)

@@ -54,11 +54,11 @@ TRAMPOLINED = {name: name for name in _SAME} | {
     "recvAnysource": "recv_anysource",
     "start_coalescing": "_start_coalescing",
 }
-"""What torch's C++ side looks up in a Python process group, in torch 2.5 to 2.15 -> the method of torch's own groups.
+"""Method that torch's C++ side looks up in a Python process group, torch 2.5 to 2.15 -> method of torch's own groups.
 
-Each must be overridden: what is not found in Python runs with the GIL held, and deadlocks with gloo's thread, which
-takes the GIL while it holds the lock that the collective waits for. Two names of one collective are two torch
-versions'.
+Each must be overridden: a method that is not found in Python runs with the GIL held, and deadlocks with gloo's thread, which
+takes the GIL while it holds the lock that the collective waits for. Two names of one collective are of different torch
+versions.
 """
 
 
@@ -68,7 +68,7 @@ F = TypeVar("F", bound=Callable[..., object])
 
 
 def untraced(function: F) -> F:
-    """Keep ``torch.compile`` out of what torch's C++ side calls in Python, with all that it calls.
+    """Exclude a method that torch's C++ side calls, and all that it calls, from ``torch.compile``.
 
     DDP around a compiled module rebuilds its buckets within a compiled step; a graph cannot contain a process group.
     """
@@ -79,10 +79,10 @@ class NativeBackedGroup(ProcessGroup):
     """A process group whose collectives all go to ``native``, torch's own group over gloo and nccl; to be subclassed.
 
     Args:
-        store: Rendezvous store, already private to this group.
+        store: Rendezvous store, already prefixed for this group.
         rank: Rank of this process in the group.
         size: Number of processes in the group.
-        timeout: How long a collective may take.
+        timeout: Time limit of a collective.
 
     """
 
@@ -99,14 +99,14 @@ class NativeBackedGroup(ProcessGroup):
         self.gloo = backends["cpu"]
         default = backends.get("cuda", self.gloo)
         self.native = _make_native_group(store, rank, size, timeout, default)
-        if hasattr(self, "_set_default_backend"):  # torch 2.15's flight recorder asks it for the group's name
+        if hasattr(self, "_set_default_backend"):  # torch 2.15's flight recorder reads the group's name
             self._set_default_backend(_backend_type(default))
-        for group in (self.native, self):  # in this one too, for the collectives that torch does not look up in Python
+        for group in (self.native, self):  # also in ``self``, for collectives that torch does not look up in Python
             for device, backend in backends.items():
                 group._register_backend(torch.device(device), _backend_type(backend), backend)
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
-        if not is_finalizing():  # then the names of modules are gone, and no thread gets the GIL any more
+        if not is_finalizing():  # while finalizing, module globals are gone and no thread gets the GIL any more
             ending.let_threads_finish()
 
     @untraced
@@ -120,7 +120,7 @@ class NativeBackedGroup(ProcessGroup):
 
         Args:
             tensors: A list with one tensor.
-            opts: ``AllreduceOptions`` of a sum.
+            opts: ``AllreduceOptions`` whose operation is the sum.
 
         """
         return self.native.allreduce(tensors, opts)
@@ -139,7 +139,7 @@ class NativeBackedGroup(ProcessGroup):
         size = self.size()
 
         def divide(done: torch.futures.Future[object]) -> list[torch.Tensor]:
-            done.value()  # raises here what went wrong there
+            done.value()  # re-raises an error of the sum
             return [t.div_(size) if t.is_floating_point() else t.copy_(t / size) for t in tensors]
 
         work: dist.Work = _create_work_from_future(self.add_up(tensors, opts).get_future().then(divide))
@@ -158,7 +158,7 @@ def _forward(name: str) -> Callable[..., object]:
 def _alltoall(
     self: NativeBackedGroup, outputs: list[torch.Tensor], inputs: list[torch.Tensor], *opts: object
 ) -> dist.Work:
-    """As scatters where gloo has none (torch 2.5).
+    """All-to-all; as a series of scatters where gloo does not support it (torch 2.5).
 
     ``torch.distributed.nn.all_gather``, hence ``all_gather(sync_grads=True)``, does the same for a group named "gloo".
     """
@@ -176,7 +176,7 @@ def _alltoall(
 
     def finish(done: torch.futures.Future[list[torch.futures.Future[object]]]) -> list[torch.Tensor]:
         for one in done.value():
-            one.value()  # raises here what went wrong there
+            one.value()  # re-raises an error of the scatter
         return outputs
 
     scatters: dist.Work = _create_work_from_future(torch.futures.collect_all(scattered).then(finish))
@@ -189,19 +189,19 @@ for _name, _method in TRAMPOLINED.items():
 
 
 def reduces_by(opts: AllreduceOptions, operation: object) -> bool:
-    """Whether an all-reduce is by an operation, whose members torch annotates with another type."""
-    asked: object = opts.reduceOp
-    return asked == operation
+    """Whether an all-reduce uses ``operation``, whose members torch annotates with another type."""
+    used: object = opts.reduceOp
+    return used == operation
 
 
 def allreduce_arguments(
     tensors: Tensors, opts: AllreduceOptions | dist.ReduceOp | None
 ) -> tuple[list[torch.Tensor], AllreduceOptions]:
-    """The arguments of a group's ``allreduce`` in one shape: a list with one tensor, and ``AllreduceOptions``.
+    """Normalize the arguments of a group's ``allreduce``: a list with one tensor, and ``AllreduceOptions``.
 
     Args:
         tensors: A list with one tensor, or the tensor.
-        opts: ``AllreduceOptions``, a reduce operation, or None for the sum.
+        opts: ``AllreduceOptions``, a reduce operation, or None for a sum.
 
     """
     if not isinstance(opts, AllreduceOptions):
@@ -230,7 +230,7 @@ def _make_nccl(store: dist.Store, rank: int, size: int, timeout: timedelta) -> P
 def _make_native_group(
     store: dist.Store, rank: int, size: int, timeout: timedelta, default: TorchBackend
 ) -> ProcessGroup:
-    """An empty group of torch's own class whose default backend is ``default``'s type."""
+    """An empty group of torch's own class whose default backend has ``default``'s type."""
     if hasattr(ProcessGroup, "_set_default_backend"):
         group = ProcessGroup(store, rank, size)
         group._set_default_backend(_backend_type(default))

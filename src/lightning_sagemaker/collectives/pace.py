@@ -16,12 +16,12 @@ _MOST = 64
 
 
 class Pace:
-    """Batches between two exchanges, for one kind of batches, as training and validation differ.
+    """The interval between two exchanges, in batches of one kind: training's and validation's differ in duration.
 
-    If a batch takes longer than half a second, each exchange completes before the next batch, which then costs little.
+    If a batch takes longer than half a second, each exchange is awaited before the next batch, which then costs little.
 
     Args:
-        overhead: Share of the time that exchanges may take.
+        overhead: Fraction of the time that exchanges may take.
 
     Attributes:
         waits: Whether to wait for the result of an exchange.
@@ -30,22 +30,22 @@ class Pace:
 
     def __init__(self, overhead: float) -> None:
         self._overhead = overhead
-        self.begin(0)
+        self.start(0)
 
-    def begin(self, count: int) -> None:
-        """Start counting; the duration of a batch is unknown."""
+    def start(self, count: int) -> None:
+        """Start after ``count`` batches, with the duration of a batch unknown: the next exchange is due after one."""
         self.waits = True
-        self._asked = count
+        self._last = count
         self._next = count + 1
         self._begin = time.monotonic()
         self._paused: float | None = None
 
     def pause(self) -> None:
-        """Pause for other batches."""
+        """Stop the clock while batches of another kind run."""
         self._paused = time.monotonic()
 
-    def go_on(self) -> None:
-        """Resume counting."""
+    def resume(self) -> None:
+        """Restart the clock."""
         if self._paused is not None:
             self._begin += time.monotonic() - self._paused
             self._paused = None
@@ -56,10 +56,10 @@ class Pace:
 
     def batch_seconds(self, count: int) -> float:
         """Seconds per batch since the last exchange."""
-        return max(time.monotonic() - self._begin, 1e-6) / max(1, count - self._asked)
+        return max(time.monotonic() - self._begin, 1e-6) / max(1, count - self._last)
 
-    def wish(self, count: int, cost: float) -> tuple[int, bool]:
-        """Batches to the next exchange and whether to wait for its result, as this process prefers.
+    def preferred(self, count: int, cost: float) -> tuple[int, bool]:
+        """This process's preference: batches to the next exchange, and whether to wait for its result.
 
         Args:
             count: Batches so far.
@@ -70,18 +70,18 @@ class Pace:
         cheap = math.ceil(cost / (self._overhead * seconds))
         return max(1, min(cheap, int(_LATENCY / seconds), _MOST)), seconds > _LATENCY
 
-    def asked(self, count: int, interval: int, waits: bool) -> None:
-        """An exchange was started; the next is due after ``interval`` batches, as all agreed."""
-        self._asked, self._next, self._begin = count, count + interval, time.monotonic()
+    def schedule(self, count: int, interval: int, waits: bool) -> None:
+        """Make the next exchange due ``interval`` batches after ``count``, the same on all processes."""
+        self._last, self._next, self._begin = count, count + interval, time.monotonic()
         self.waits = waits
 
 
-def ask(votes: AsyncMaxReduce, pace: Pace, count: int, own: Sequence[float]) -> list[float]:
-    """Exchange values if due, and return the known result. Collective.
+def exchange(votes: AsyncMaxReduce, pace: Pace, count: int, own: Sequence[float]) -> list[float]:
+    """Start an exchange of values and schedule the next. Collective.
 
     Args:
-        votes: Among whom.
-        pace: By which the question is due.
+        votes: The reduction over all processes.
+        pace: The interval, whose exchange is due.
         count: Batches so far.
         own: Values of this process.
 
@@ -89,11 +89,11 @@ def ask(votes: AsyncMaxReduce, pace: Pace, count: int, own: Sequence[float]) -> 
         The maximum of each value, of this exchange or, without waiting, of the previous one.
 
     """
-    known = None if pace.waits else votes.read()
-    interval, waits = (1, True) if votes.is_alone else pace.wish(count, votes.seconds)
-    votes.ask([*own, interval, waits])
+    known = None if pace.waits else votes.wait()
+    interval, waits = (1, True) if votes.is_alone else pace.preferred(count, votes.seconds)
+    votes.start([*own, interval, waits])
     if known is None:
-        known = votes.read()
+        known = votes.wait()
     assert known is not None
-    pace.asked(count, int(known[-2]), bool(known[-1]))
+    pace.schedule(count, int(known[-2]), bool(known[-1]))
     return known[:-2]

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A store of its own for each attempt of torchrun's ``--max-restarts``.
+"""A separate rendezvous store for each attempt of torchrun's ``--max-restarts``.
 
-torchrun's agent lends its processes the store by which they find each other. torch takes it for new at each restart
-(``_create_c10d_store`` in ``torch/distributed/rendezvous.py`` adds no prefix any more); both kinds of rendezvous keep
-the one that they made first, so after a restart a process may find the address of one that is dead, and wait for it:
-gloo does until the time limit of the process group, which is half an hour. Seen with torch 2.13; a matter of who is
-quicker.
+torchrun's agent shares its store with its processes for their rendezvous. torch takes it for new at each restart
+(``_create_c10d_store`` in ``torch/distributed/rendezvous.py`` no longer adds a prefix), but both kinds of rendezvous keep
+the store that they created first. So after a restart a process may read the address of a dead process and wait for it:
+gloo does until the time limit of the process group, which is half an hour. Seen with torch 2.13; a race between
+processes.
 
-So the first process opens another store, and sends the others its port through the agent's. What was left there must
-not be taken for news, and the number of the attempt does not tell them apart: the agents of several hosts count for
-themselves. So each process takes a ticket that no other has had, and waits for the answer to it.
+So rank 0 opens another store, and sends the others its port through the agent's. Keys of an earlier attempt must
+not be mistaken for current ones, and the number of the attempt does not distinguish them: agents of several hosts count
+independently. So each process draws a unique ticket number and waits for the reply to it.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ class RestartError(RuntimeError):
 
 @contextmanager
 def own_store(rank: int, world_size: int) -> Iterator[int | None]:
-    """Within it ``init_process_group`` uses a store that no earlier attempt has written to. Collective over all ranks.
+    """Context in which ``init_process_group`` uses a store that no earlier attempt has written to. Collective.
 
-    It does nothing where torchrun may not restart, where there is a process group already, and for one process.
+    It does nothing if torchrun may not restart, if there already is a process group, and for one process.
 
     Args:
         rank: Rank of this process.
         world_size: Number of processes.
 
     Yields:
-        The port of the new store, which ``MASTER_PORT`` holds from now on; None if nothing was done.
+        The port of the new store, which ``MASTER_PORT`` is set to; None if nothing was done.
 
     Raises:
-        RestartError: If the others do not come.
+        RestartError: If other processes do not join within the time limit.
 
     """
     if world_size == 1 or dist.is_initialized() or not may_find_leftovers():
@@ -55,7 +55,7 @@ def own_store(rank: int, world_size: int) -> Iterator[int | None]:
         return
     agents = dist.PrefixStore("lightning-sagemaker", _agents_store())
     try:
-        port, server = _serve(agents, world_size) if rank == 0 else (_ask(agents), None)
+        port, server = _serve(agents, world_size) if rank == 0 else (_request_port(agents), None)
     except dist.DistError as error:
         raise RestartError(
             f"{_MAX_RESTARTS}={os.environ[_MAX_RESTARTS]} was set, and some of the {world_size} processes did not join"
@@ -64,7 +64,7 @@ def own_store(rank: int, world_size: int) -> Iterator[int | None]:
         ) from error
     os.environ[_USES_AGENT], os.environ[_PORT] = str(False), str(port)
     yield port
-    del server  # until here: torch finds the open one by its port, and the process group keeps it from then on
+    del server  # kept until here: torch finds the open store by its port, and then keeps it alive
 
 
 def may_find_leftovers() -> bool:
@@ -77,25 +77,25 @@ def _agents_store() -> dist.TCPStore:
 
 
 def _serve(agents: dist.Store, world_size: int) -> tuple[int, dist.TCPStore]:
-    """Open a store; answer whoever asks, until all others have read it."""
+    """Open a store and reply to every ticket, until all other processes have joined."""
     server = dist.TCPStore(
         os.environ[_ADDRESS], 0, is_master=True, wait_for_workers=False, multi_tenant=True, timeout=_TIME_LIMIT
     )
-    came, answered, deadline = f"came/{uuid.uuid4()}", 0, time.monotonic() + _TIME_LIMIT.total_seconds()
-    while agents.add(came, 0) < world_size - 1:
+    joined, answered, deadline = f"joined/{uuid.uuid4()}", 0, time.monotonic() + _TIME_LIMIT.total_seconds()
+    while agents.add(joined, 0) < world_size - 1:
         tickets = agents.add("tickets", 0)
-        for ticket in range(answered + 1, tickets + 1):  # those of earlier attempts as well: nobody reads these
-            agents.set(f"answer/{ticket}", f"{server.port} {came}")
+        for ticket in range(answered + 1, tickets + 1):  # also those of earlier attempts, which nobody reads
+            agents.set(f"answer/{ticket}", f"{server.port} {joined}")
         answered = tickets
         if time.monotonic() > deadline:
-            raise dist.DistStoreError(f"{agents.add(came, 0) + 1} came")
+            raise dist.DistStoreError(f"{agents.add(joined, 0) + 1} joined")
         time.sleep(_PAUSE)
     return server.port, server
 
 
-def _ask(agents: dist.Store) -> int:
-    """The port of the store that the first process has opened."""
+def _request_port(agents: dist.Store) -> int:
+    """Request the port of the store that rank 0 has opened."""
     ticket = agents.add("tickets", 1)
-    port, came = agents.get(f"answer/{ticket}").decode().split(" ", 1)
-    agents.add(came, 1)
+    port, joined = agents.get(f"answer/{ticket}").decode().split(" ", 1)
+    agents.add(joined, 1)
     return int(port)

@@ -38,10 +38,10 @@ _KINDS = {
 
 
 _STEPS = {"throughput": 60, "scaling": 60, "workers": 160}
-"""Default optimizer steps of the case with the largest global batch; more for ``workers``, which differ by little."""
+"""Default optimizer steps of the case with the largest global batch; more for ``workers``, whose cases differ little."""
 
 _SECONDS_BETWEEN_LINES = 20.0
-"""Of how far a run is."""
+"""Seconds between two progress lines of a run."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -79,9 +79,15 @@ def _add_sweep(parser: argparse.ArgumentParser, kind: str) -> None:
         "--samples",
         type=int,
         metavar="N",
-        help=f"samples for each case to train on (default: {_STEPS[kind]} steps of the largest)",
+        help=f"samples that each case trains on (default: {_STEPS[kind]} steps of the largest)",
     )
-    add("--rounds", type=int, default=2, metavar="N", help="how often all cases are run, in turn (default: 2)")
+    add(
+        "--rounds",
+        type=int,
+        default=2,
+        metavar="N",
+        help="number of times that all cases are run, in turn (default: 2)",
+    )
     add("--no-breakdown", action="store_true", help="skip each case's extra run with torch's profiler")
     add("--timeout", type=float, default=600.0, metavar="SECONDS", help="time limit of a run (default: 600)")
     add("--output", type=Path, metavar="DIR", help="default: runs/bench-TIME, in a training job the model's folder")
@@ -213,7 +219,7 @@ def _run(
 
 
 class _Progress:
-    """Prints how far a run is, if it takes long."""
+    """Prints the progress of a long run."""
 
     def __init__(self, name: str, steps: int) -> None:
         self._name, self._steps = name, steps

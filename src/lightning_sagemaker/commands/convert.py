@@ -47,5 +47,5 @@ def main(args: argparse.Namespace) -> int:
             file=sys.stderr,
         )
         return 1
-    print(f"{args.target} is written.")
+    print(f"Wrote {args.target}.")
     return 0

@@ -59,7 +59,7 @@ def main(args: argparse.Namespace) -> int:
             return code
         training += ["--baseline", str(root / "one-process" / "output" / "throughput.json")]
         print()
-    training += ["--resume", "never"]  # a second demo in the same folder is not a job that was interrupted
+    training += ["--resume", "never"]  # a second demo in the same folder must not resume the first
     result = run_local_cluster(
         training,
         hosts=args.hosts,

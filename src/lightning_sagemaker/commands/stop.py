@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ask a training job to stop: its processes get SIGTERM and have 120 seconds to write a checkpoint."""
+"""Stop a training job: its processes receive SIGTERM and have 120 seconds to write a checkpoint."""
 
 from __future__ import annotations
 

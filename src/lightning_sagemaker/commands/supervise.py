@@ -105,7 +105,7 @@ def main(args: argparse.Namespace) -> int:
             Settings(place.world_size, minimum, args.rejoin_timeout, args.silence, args.attempts, to_begin=to_begin),
             token,
             on_silent=kill,
-            say=lambda sentence: print(f"lightning-sagemaker: {sentence}", file=sys.stderr, flush=True),
+            report=lambda sentence: print(f"lightning-sagemaker: {sentence}", file=sys.stderr, flush=True),
             host="127.0.0.1" if hosts == 1 else "",
             port=0 if hosts == 1 else int(port),
             note=_notes(args.events),
@@ -121,7 +121,7 @@ def main(args: argparse.Namespace) -> int:
     if hosts > 1 and "GLOO_SOCKET_IFNAME" not in os.environ and (interface := _interface_of(own)) is not None:
         variables["GLOO_SOCKET_IFNAME"] = interface  # gloo would resolve the host name, perhaps to another address
     command = [sys.executable, *(["-m"] if args.module else []), args.script, *args.arguments]
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # a lost connection is 20 lines of C++ frames at WARNING
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # at WARNING a lost connection logs 20 lines of C++ frames
     ranks = [Rank(rank, {**place.environment(rank), **variables}) for rank in place.ranks]
     try:
         agents.append(Agent(command, ranks, training, args.max_restarts, not args.no_preload and hasattr(os, "fork")))
@@ -253,7 +253,7 @@ def _notes(path: str | None) -> Callable[..., None]:
 
 
 def _shared_token(first: str, world_size: int) -> str:
-    """A token that each host of a job derives by itself; it tells jobs apart, and is not a secret."""
+    """A token that each host of a job derives by itself; it distinguishes jobs, and is not a secret."""
     job = os.environ.get("TRAINING_JOB_NAME", "")
     return hashlib.sha256(f"{job} {first} {world_size}".encode()).hexdigest()
 

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What runs in a container before the program: sent along with a job, not imported here."""
+"""Programs that run in a container before the user's: sent with a job, not imported by the package."""

@@ -24,20 +24,20 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lightning_sagemaker.container.lightning_groups import group_variables, hosts, training_hosts
-    from lightning_sagemaker.container.lightning_supervisor import Supervisor, say, write_failure
+    from lightning_sagemaker.container.lightning_supervisor import Supervisor, log, write_failure
 else:  # in a container the files are in one folder, and this package may be missing
     from lightning_groups import group_variables, hosts, training_hosts
-    from lightning_supervisor import Supervisor, say, write_failure
+    from lightning_supervisor import Supervisor, log, write_failure
 
 NAMES_TIMEOUT = 900.0
-"""Seconds in which the names of all hosts must resolve; the training toolkit waits as long."""
+"""Seconds to wait for the names of all hosts to resolve, as in the training toolkit."""
 
 _IS_RANK = "LIGHTNING_SAGEMAKER_DRIVER_RANK"
 _SIMULATED = bool(os.environ.get("LIGHTNING_SAGEMAKER_SIMULATED"))
 _BASE = os.environ.get("SAGEMAKER_BASE_DIR", "/opt/ml")
 _TOOLKIT = "from sagemaker_training.cli.train import main; main()"
 _VENDORED = "vendored_wheels"
-"""In the source of a job without network: everything that requirements.txt needs."""
+"""Folder in the source of a job without network: the packages that requirements.txt needs."""
 _RDMA = re.compile(r"ml\.(p4|p5|p6|trn)")
 
 
@@ -53,7 +53,7 @@ def main() -> int:
     os.environ.update(variables_of(config))
     wait_for_names(hosts())
     command, why = launch_command(config, entry)
-    say(why)
+    log(why)
     return Supervisor(command).run()
 
 
@@ -69,7 +69,7 @@ def turn_back(config: "dict[str, Any]") -> None:
     for name, real in channels.items():
         folder = os.environ.pop("SM_CHANNEL_" + name.upper(), os.path.join(_BASE, "input", "data", name))
         link = os.path.join(os.path.dirname(folder), real)
-        with contextlib.suppress(OSError):  # where nothing may be written, the variable alone leads there
+        with contextlib.suppress(OSError):  # in a read-only file system, only the variable is set
             if not os.path.lexists(link):
                 os.symlink(folder, link)
         os.environ["SM_CHANNEL_" + real.upper()] = link if os.path.isdir(link) else folder
@@ -151,7 +151,7 @@ def variables_of(config: "dict[str, Any]") -> "dict[str, str]":
         flags["sagemaker_instance_type"] = instance
     found = {
         "SM_FRAMEWORK_PARAMS": json.dumps(flags, sort_keys=True, separators=(",", ":")),
-        "SAGEMAKER_JOB_NAME": os.environ.get("TRAINING_JOB_NAME", ""),  # transformers knows a job by it
+        "SAGEMAKER_JOB_NAME": os.environ.get("TRAINING_JOB_NAME", ""),  # transformers detects a job by it
         "SAGEMAKER_REGION": os.environ.get("AWS_REGION", ""),
         "NCCL_SOCKET_IFNAME": os.environ.get("SM_NETWORK_INTERFACE_NAME", "eth0"),
     }
@@ -184,7 +184,7 @@ def launch_command(config: "dict[str, Any]", entry: str) -> "tuple[list[str], st
     if config.get("recovery") == "in_job":
         if importlib.util.find_spec("lightning_sagemaker") is not None:
             return supervise(names, current, count, entry), f"supervise, which replaces processes that die, for {ranks}"
-        say("recovery in the job needs lightning_sagemaker, which is not installed here: torchrun starts the processes")
+        log("recovery in the job needs lightning_sagemaker, which is not installed here: torchrun starts the processes")
     command = [*torchrun(), f"--nnodes={len(names)}", f"--nproc_per_node={count}"]
     if len(names) > 1:
         command += [
@@ -193,13 +193,13 @@ def launch_command(config: "dict[str, Any]", entry: str) -> "tuple[list[str], st
             "--node_rank=" + str(names.index(current)),
         ]
     os.environ[_IS_RANK] = "1"
-    # torchrun would take some of the script's arguments for its own: each rank reads them for itself.
+    # torchrun would parse some of the script's arguments as its own: each rank reads them by itself.
     command.append(os.path.abspath(__file__))
     return command, f"torchrun for {ranks}"
 
 
 def supervise(names: "list[str]", current: str, count: int, entry: str) -> "list[str]":
-    """This package's own launcher; it gives its ranks the script's arguments as they are."""
+    """The command of this package's own launcher, which passes the script's arguments on unchanged."""
     command = [sys.executable, "-m", "lightning_sagemaker.cli", "supervise", "--processes", str(count)]
     if len(names) > 1:
         address = os.environ.get("LIGHTNING_SAGEMAKER_MAIN_ADDRESS", names[0])
@@ -229,7 +229,7 @@ def toolkit_reason(config: "dict[str, Any]", kind: str) -> "str | None":
         return None
     if importlib.util.find_spec("sagemaker_training") is None:
         if kind == "mpi":
-            say("the image has no SageMaker training toolkit, which starts mpirun: torchrun is used instead")
+            log("the image has no SageMaker training toolkit, which starts mpirun: torchrun is used instead")
         return None
     if kind == "mpi":
         return "mpirun, started by the image's training toolkit"
@@ -239,7 +239,7 @@ def toolkit_reason(config: "dict[str, Any]", kind: str) -> "str | None":
 
 
 def toolkit_command(config: "dict[str, Any]", entry: str) -> "list[str]":
-    """The program ``train``, in a folder tree like that of SDK 2's estimators."""
+    """The toolkit's command, in a folder tree like that of SDK 2's estimators."""
     base = os.path.join(tempfile.mkdtemp(prefix="lightning-sagemaker-"), "ml")
     os.makedirs(os.path.join(base, "input", "config"))
     for name in ("model", "output", "checkpoints", "input/data"):
@@ -284,7 +284,7 @@ def install_requirements() -> None:
         command += ["--no-index", "--find-links", _VENDORED]
     if _SIMULATED:
         command += ["--dry-run", "--no-index", "--quiet"]
-        say("a rehearsal installs nothing: it checks that requirements.txt is satisfied here")
+        log("a rehearsal installs nothing: it checks that requirements.txt is satisfied here")
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, universal_newlines=True)  # noqa: UP021
     if done.returncode or not _SIMULATED:
         print(done.stdout, flush=True)

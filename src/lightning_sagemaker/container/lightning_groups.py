@@ -45,7 +45,7 @@ def instance_groups() -> "dict[str, dict[str, Any]]":
 
 
 def distribution_groups(config: "dict[str, Any]") -> "list[str]":
-    """Names of the groups whose hosts train together: the job's; in an ordinary job with a distribution the only one."""
+    """Names of the groups whose hosts train together: those of the job's distribution, or the only group."""
     is_distributed = any(value is True for value in (config.get("flags") or {}).values())
     return config.get("groups") or ([resource_config().get("current_group_name", _GROUP)] if is_distributed else [])
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One sentence about why a host's training processes ended: which rank, after which step, by which exception or signal.
+"""Describes in a sentence why a host's training processes ended: rank, step, and exception or signal.
 
 As :mod:`lightning_driver`: standard library only, Python 3.6.
 """
@@ -25,12 +25,12 @@ _CONSEQUENCE = re.compile(
 
 
 def reason(code: int, lines: "list[str]", memory_mib: int) -> str:
-    """Why the program ended.
+    """Why the program ended, as a sentence.
 
     Args:
-        code: Its exit code; 128 and more for signals, as in a shell.
-        lines: Its last output.
-        memory_mib: Memory of its largest process, in MiB.
+        code: Exit code of the program; 128 and more for signals, as in a shell.
+        lines: Last lines of the program's output.
+        memory_mib: Memory of the program's largest process, in MiB.
 
     """
     rank, own_code = failed_rank(lines)
@@ -54,7 +54,7 @@ def reason(code: int, lines: "list[str]", memory_mib: int) -> str:
 
 
 def signal_name(number: int) -> str:
-    """Such as SIGKILL (signal 9)."""
+    """Name and number of a signal, such as ``SIGKILL (signal 9)``."""
     try:
         return f"{signal.Signals(number).name} (signal {number})"
     except ValueError:
@@ -62,16 +62,16 @@ def signal_name(number: int) -> str:
 
 
 def failed_rank(lines: "list[str]") -> "tuple[int | None, int | None]":
-    """The rank that torchrun saw failing first, and its exit code, negative for a signal; None if it is not reported.
+    """The rank whose failure torchrun reports as the first, and its exit code, negative for a signal; None without one.
 
-    Of several, one terminated by a signal takes precedence over exceptions, which are then consequences.
+    A rank that was terminated by a signal takes precedence over exceptions of others, which are then consequences.
     """
     begin = next((i for i, line in enumerate(lines) if line.strip() == "Failures:"), None)
     if begin is None:
         return None, None
     found = list(_failures(lines[begin:]))
     killed = [one for one in found if one[1] < 0 and one[1] != -signal.SIGTERM]
-    chosen = killed or found[-1:]  # the root cause stands last
+    chosen = killed or found[-1:]  # torchrun lists the root cause last
     return chosen[-1] if chosen else (None, None)
 
 
@@ -86,7 +86,7 @@ def _failures(lines: "list[str]") -> "Iterator[tuple[int, int]]":
 
 
 def exception(lines: "list[str]", rank: "int | None" = None) -> "str | None":
-    """The exception of the program's first traceback, of ``rank`` if its lines say so; None if there is none.
+    """The exception of the program's first traceback, of ``rank`` if lines have ranks; None if there is none.
 
     The launcher's own traceback about its ranks does not count.
     """

@@ -19,10 +19,10 @@ _NAME = (
     r"secret|token|passw|passphrase|[_-]pwd|api_?key|access_?key|account_?key|private|credential|auth_?key|signing_?key"
 )
 TELLING_NAME = re.compile(_NAME, re.IGNORECASE)
-"""In the name of a variable or setting whose value is a secret."""
+"""Matches names of variables or settings whose values are secrets."""
 
 _SHORTEST = 6
-"""Shorter values of secret variables are words that occur by chance."""
+"""Minimum length of a secret variable's value: shorter ones occur in texts by chance."""
 
 _PREFIXES = (
     "A3T|AAAA[\\w-]{7}:|A{22}(?=[A-Za-z0-9%]{80})|"
@@ -39,7 +39,7 @@ _PREFIXES = (
     "s-s4t2(?:ud|af)-|sha256~|sk-(?:admin|helicone|lf|svcacct)-|rdme_|sb_secret_|tk-us-|xsmtpsib-|y[0-3]_Ag|zpka_|"
     "dvc_server_|(?:rk|sk)_(?:test|live|prod|car)_|xox[a-z]-|pscale_|cog_|hv[bs]\\.|sk-ant-|sk-proj-|nvapi-|gsk_|csk-|pplx-|tgp_v1_|gh[opsur]_|github_pat_"
 )
-"""How tokens of providers begin that have no separator there, or few digits (published formats, November 2026)."""
+"""Prefixes of providers' tokens without a separator, or with few digits (published formats, November 2026)."""
 
 _UUID = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 
@@ -107,7 +107,7 @@ _KNOWN = tuple(
         ("provider's token", rf"(?<![\w/+.-])(?:{_PREFIXES})[\w~+/=!|:.-]{{12,}}"),
     )
 )  # fmt: skip
-"""Patterns that are a secret whatever their name is."""
+"""Patterns of secrets, whatever the variable's name is."""
 
 _ASSIGNED = re.compile(
     r"(?P<name>[A-Za-z][\w.-]{0,60})(?:\\?['\"])?[ \t]{0,4}(?::=|=>|=|:)[ \t]{0,4}"

@@ -30,7 +30,7 @@ GRACE = 115.0
 """Seconds from SIGTERM to SIGKILL. SageMaker itself kills after 120."""
 
 SHOWN = 1024
-"""Characters of the failure file that SageMaker shows."""
+"""Number of characters of the failure file that SageMaker shows."""
 
 _SIMULATED = bool(os.environ.get("LIGHTNING_SAGEMAKER_SIMULATED"))
 _BASE = os.environ.get("SAGEMAKER_BASE_DIR", "/opt/ml")
@@ -38,7 +38,7 @@ _RANK_VARIABLES = (b"RANK=", b"OMPI_COMM_WORLD_RANK=")
 _SUPERVISE = re.compile(rb"(^|/|\0)lightning[-_]sagemaker(\.cli)?\0supervise\0")
 
 
-def say(text: str) -> None:
+def log(text: str) -> None:
     """Print a line that is distinguishable from the program's."""
     print("lightning-sagemaker: " + text, flush=True)
 
@@ -48,10 +48,10 @@ class Supervisor:
 
     def __init__(self, command: "list[str]") -> None:
         self._tail = deque(maxlen=400)  # type: deque[str]
-        self._asked = 0.0
+        self._signaled = 0.0
         self._child = None  # type: subprocess.Popen[bytes] | None
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
-            signal.signal(number, self._pass_on)
+            signal.signal(number, self._forward)
         self._child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
     def run(self) -> int:
@@ -60,12 +60,12 @@ class Supervisor:
         assert child is not None
         pump = threading.Thread(target=self._pump, args=(child,), daemon=True)
         pump.start()
-        if self._asked:  # before there was a child
+        if self._signaled:  # before the child was started
             self._send(signal.SIGTERM)
         while child.poll() is None:
             time.sleep(0.05)
-            if self._asked and time.time() - self._asked > GRACE:
-                say(f"the training processes are still running {GRACE:.0f} s after SIGTERM: killing them")
+            if self._signaled and time.time() - self._signaled > GRACE:
+                log(f"the training processes are still running {GRACE:.0f} s after SIGTERM: killing them")
                 self._send(signal.SIGKILL)
                 child.kill()
         pump.join(10.0)
@@ -75,11 +75,11 @@ class Supervisor:
             "exit_code": code,
             "largest_process_mib": resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss // 1024,
         }
-        say("exit code {exit_code}; the largest process had {largest_process_mib} MiB".format(**facts))
+        log("exit code {exit_code}; the largest process had {largest_process_mib} MiB".format(**facts))
         if _SIMULATED:
             with open(os.path.join(_BASE, "driver.json"), "w") as file:
                 json.dump(facts, file)
-        if self._asked:
+        if self._signaled:
             return 128 + signal.SIGTERM if code else 0
         if code:
             lines = list(self._tail)
@@ -92,10 +92,10 @@ class Supervisor:
             sys.stdout.buffer.flush()
             self._tail.append(line.decode(errors="replace").rstrip("\n"))
 
-    def _pass_on(self, number: int, _frame: object) -> None:
-        if number == signal.SIGTERM and not self._asked:
-            self._asked = time.time()
-            say(f"SIGTERM: forwarded to the training processes, which have {GRACE:.0f} s")
+    def _forward(self, number: int, _frame: object) -> None:
+        if number == signal.SIGTERM and not self._signaled:
+            self._signaled = time.time()
+            log(f"SIGTERM: forwarded to the training processes, which have {GRACE:.0f} s")
         self._send(number)
 
     def _send(self, number: int) -> None:
@@ -106,9 +106,9 @@ class Supervisor:
 
 
 def training_processes(top: int) -> "list[int]":
-    """Ids of the ranks below process ``top``: not their launcher, whose grace period is short, nor their own children.
+    """Ids of the ranks below process ``top``, without their launcher, whose grace period is short, and their children.
 
-    ``lightning-sagemaker supervise`` gets the signal instead of its ranks: one that exited by itself would be replaced.
+    ``lightning-sagemaker supervise`` receives the signal instead of its ranks, as a rank that exits is replaced.
     """
     parents = {}
     for name in os.listdir("/proc"):

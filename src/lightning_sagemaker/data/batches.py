@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which samples a process sees, and in which batches: the same global batches for any number of processes."""
+"""Samplers of complete batches: the same global batches for any number of processes."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from lightning_sagemaker.data.order import Blocks, Order
 Integers = npt.NDArray[np.int64]
 
 _POOL = 100
-"""Global batches sorted by length together. More gain little; fewer mix long samples with short ones."""
+"""Global batches per pool that is sorted by length. More gain little; fewer mix long samples with short ones."""
 
 _MOST_IN_TABLE = 1 << 22
-"""Samples whose order is drawn as one table, 32 MiB. For more, it is computed where it is needed."""
+"""Maximum samples whose order is drawn as one table, of 32 MiB. For more, it is computed per position."""
 
 _POSITIONS_AT_ONCE = 1 << 16
-"""Batches whose samples are computed together."""
+"""Number of batches whose samples are computed together."""
 
 Ahead = Callable[[Iterator[Integers]], Iterator[Integers]]
-"""Passes batches on, each an array of draws, and looks ahead."""
+"""Forwards batches, each an array of draws, and may prefetch."""
 
 
 class _Batches(DistributedSampler[Any]):
@@ -60,13 +60,13 @@ class TrainingBatches(_Batches):
         rank: Rank of this process among them.
         accumulate: Micro-batches per optimizer step.
         seed: Seed of the order.
-        lengths: ``[size]``, of each sample; ``None`` if all are equally long.
+        lengths: Length of each sample, ``[size]``; ``None`` if all are equally long.
         blocks: How samples are grouped, if they are not to be read one by one; not with ``lengths``.
 
     Attributes:
         batches_done: Returns the number of completed batches of the epoch at the start of an iteration, if nothing else
             skips them.
-        ahead: Passes the batches on, and may look ahead.
+        ahead: Forwards the batches, and may prefetch.
 
     """
 
@@ -94,7 +94,7 @@ class TrainingBatches(_Batches):
 
     @property
     def samples_per_batch(self) -> int:
-        """Of one process in a micro-batch."""
+        """Samples of one process in a micro-batch."""
         return self._global // self._accumulate // self.num_replicas
 
     @property
@@ -104,7 +104,7 @@ class TrainingBatches(_Batches):
 
     @property
     def shuffled_by(self) -> str | None:
-        """Identifies an order of blocks; None for that of a table."""
+        """Identifies an order of blocks; None for an order by a table."""
         return None if self._blocks is None else f"blocks of {self._blocks.size}, {self._blocks.window} at once"
 
     def __len__(self) -> int:
@@ -122,7 +122,7 @@ class TrainingBatches(_Batches):
 
         Args:
             done: Samples of the epoch, over all processes.
-            global_batch_size: Size with which they were ordered and batched.
+            global_batch_size: Global batch size by which they were ordered.
 
         """
         return self._rest(done, global_batch_size or self._global)
@@ -137,7 +137,7 @@ class TrainingBatches(_Batches):
         return Rest(self, steps, (done, ordered_by), lambda begin, end: following(np.arange(done + begin, done + end)))
 
     def deal(self, steps: Integers, epoch: int) -> Integers:
-        """This process's batches of ``steps``, ``[steps, global_batch_size]``, of an epoch: ``[batches, samples]``."""
+        """This process's batches, ``[batches, samples]``, of an epoch's ``steps``, ``[steps, global_batch_size]``."""
         if self._blocks is not None and self._blocks.near:
             own = np.sort(steps, axis=1).reshape(len(steps), self.num_replicas, -1)[:, self.rank]
             parts = own.reshape(len(steps) * self._accumulate, -1)
@@ -147,7 +147,7 @@ class TrainingBatches(_Batches):
 
     @property
     def batches_per_step(self) -> int:
-        """Of one process."""
+        """Batches of one process in an optimizer step."""
         return self._accumulate
 
     def global_batches(self, epoch: int, global_batch_size: int | None = None) -> Integers:
@@ -172,10 +172,10 @@ class Rest(Sequence[list[int]]):
     """The batches of a process from a position in the current epoch on, created lazily.
 
     Args:
-        batches: Whose.
-        steps: How many there are.
-        place: Samples completed before, over all processes, and the global batch size by which they were ordered.
-        samples: Indices of the samples at a range of positions, counted from that position.
+        batches: The sampler.
+        steps: Number of remaining optimizer steps.
+        place: Number of completed samples, over all processes, and the global batch size by which they were ordered.
+        samples: Function from a range of positions, relative to ``place``, to sample indices.
 
     """
 
@@ -205,7 +205,7 @@ class Rest(Sequence[list[int]]):
         return self.iterate_from(0)
 
     def iterate_from(self, batch: int) -> Iterator[list[int]]:
-        """Without the first ``batch``."""
+        """The batches without the first ``batch``."""
         return (draws.tolist() for draws in self._batches.ahead(self._from(batch)))
 
     def _from(self, batch: int) -> Iterator[Integers]:
@@ -232,7 +232,7 @@ class EvaluationBatches(_Batches):
         batch_size: Samples per process and forward pass.
         num_replicas: Processes that evaluate different data.
         rank: Rank of this process among them.
-        lengths: ``[size]``, of each sample, to put samples of similar length into a batch.
+        lengths: Length of each sample, ``[size]``, to put samples of similar length into a batch.
 
     """
 
@@ -256,6 +256,6 @@ class EvaluationBatches(_Batches):
 
 
 def sample_indices(draws: list[int] | Integers, size: int) -> Integers:
-    """The samples of draws or padded indices."""
+    """The sample indices of draws or of padded indices."""
     numbers = np.asarray(draws, dtype=np.int64)
     return np.where(numbers < 0, -1 - numbers, numbers % size)

@@ -24,12 +24,12 @@ INDEX = "blocks.json"
 """Name of the index, next to the shards."""
 
 BLOCK_BYTES = 1 << 20
-"""About as much of a row's first column is in a block: below that, S3 is slow and expensive."""
+"""Approximate bytes of the first column in a block: below that, S3 is slow and expensive."""
 
 _FORMAT = 1
 
 RUN = 4
-"""Consecutive blocks, which are read by one request if all of them are needed."""
+"""Number of consecutive blocks that are read by one request if all of them are needed."""
 
 Read = Callable[[str, int, memoryview], None]
 """Fills a buffer with the bytes of a file, by its name, from an offset on."""
@@ -40,9 +40,9 @@ class Content:
     """A block that was read.
 
     Args:
-        parts: Where each column begins in a block of a store, and its rows.
-        files: Names of those it came from.
-        requests: How many were made for it; those for several blocks count for the first.
+        parts: Offset of each column in a block of a store, and the bytes of its rows.
+        files: Names of the files that it was read from.
+        requests: Number of requests for it; a request for several blocks counts for the first one.
 
     """
 
@@ -71,9 +71,9 @@ class Column:
     Args:
         files: Names, in order.
         rows: Rows of each file.
-        offsets: Where the first row begins in each file, in bytes.
-        dtype: Type of the numbers, as numpy writes it.
-        width: Numbers in a row.
+        offsets: Offset of the first row in each file, in bytes.
+        dtype: dtype of the elements, as numpy writes it.
+        width: Number of elements in a row.
 
     """
 
@@ -85,7 +85,7 @@ class Column:
 
     @classmethod
     def of(cls, folder: Path, files: Sequence[str]) -> Column:
-        """Of ``.npy`` files."""
+        """The column in some ``.npy`` files."""
         arrays = [np.load(folder / name, mmap_mode="r") for name in files]
         width = 1 if arrays[0].ndim == 1 else int(arrays[0].shape[1])
         offsets = tuple(int(array.offset) for array in arrays)
@@ -93,11 +93,11 @@ class Column:
 
     @cached_property
     def row_bytes(self) -> int:
-        """Of one row."""
+        """Bytes of one row."""
         return int(np.dtype(self.dtype).itemsize) * self.width
 
     def ranges(self, begin: int, end: int) -> Iterator[tuple[str, int, int]]:
-        """File, first byte and the byte after the last of rows ``begin`` to before ``end``, in each file that has some."""
+        """File, first byte and end (exclusive) of rows ``begin`` to ``end`` (exclusive), for each file that has some."""
         file = bisect_right(self._ends, begin)
         while begin < end:
             first = self._ends[file] - self.rows[file]
@@ -114,12 +114,12 @@ class Column:
 
 @dataclass(frozen=True)
 class SplitIndex:
-    """Of one split.
+    """The blocks of one split.
 
     Args:
         block: Rows in a block; the last may have fewer.
-        columns: All with as many rows.
-        crc32: ``[blocks]``, of the columns' rows, one column after the other.
+        columns: Columns, all with the same number of rows.
+        crc32: Checksum of each block, ``[blocks]``, over the columns' rows, one column after the other.
 
     """
 
@@ -129,37 +129,37 @@ class SplitIndex:
 
     @cached_property
     def rows(self) -> int:
-        """Number of them."""
+        """Number of rows."""
         return sum(self.columns[0].rows)
 
     @property
     def blocks(self) -> int:
-        """Number of them."""
+        """Number of blocks."""
         return -(-self.rows // self.block)
 
     @cached_property
     def reads(self) -> int:
-        """How many requests read each block once: one for each column of a run, and more where a shard ends in it."""
+        """Number of requests to read each block once: one for each column of a run, and more where a shard ends in it."""
         return sum(len(self.requests(first, min(RUN, self.blocks - first))) for first in range(0, self.blocks, RUN))
 
     def requests(self, first: int, count: int) -> list[tuple[str, int, int]]:
-        """File, first byte and the byte after the last of each request for so many blocks."""
+        """File, first byte and end (exclusive) of each request for ``count`` blocks from ``first`` on."""
         begin, end = first * self.block, min((first + count) * self.block, self.rows)
         return [request for column in self.columns for request in column.ranges(begin, end)]
 
     @cached_property
     def offsets(self) -> list[int]:
-        """Where each column begins in a block, and the block's size, in bytes."""
+        """Offset of each column in a block, then the block's size, in bytes."""
         return [0, *accumulate(self.block * column.row_bytes for column in self.columns)]
 
     def read(self, first: int, count: int, read: Read, buffer: memoryview) -> list[Content]:
-        """Blocks that follow one another.
+        """Read consecutive blocks.
 
         Args:
-            first: Number of the first.
-            count: How many.
+            first: Index of the first block.
+            count: Number of blocks.
             read: Called once for each column and file.
-            buffer: For ``count`` blocks; the result is valid until it is used again.
+            buffer: Memory for ``count`` blocks; the result is valid until it is reused.
 
         """
         place = 0
@@ -199,16 +199,16 @@ def index_shards(folder: Path, splits: Mapping[str, Sequence[Sequence[str]]]) ->
 
 
 def index_text(splits: Mapping[str, SplitIndex]) -> str:
-    """As it is written."""
+    """Serialize an index."""
     plain = {split: asdict(index) | {"crc32": _hexadecimal(index.crc32)} for split, index in splits.items()}
     return json.dumps({"format": _FORMAT, "splits": plain}, indent=1, sort_keys=True) + "\n"
 
 
 def read_index(text: str) -> dict[str, SplitIndex]:
-    """What :func:`index_text` wrote.
+    """Parse the text of :func:`index_text`.
 
     Raises:
-        ValueError: If it is something else.
+        ValueError: If it is not an index, or of an unknown version.
 
     """
     try:

@@ -31,36 +31,36 @@ Integers = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
 T = TypeVar("T")
 Copy = Callable[[Bytes, Integers], T]
-"""Takes blocks ``[n, bytes]`` and the number among them of each that was asked for."""
+"""Copies from blocks ``[n, bytes]``, given the row of each requested block."""
 
 _STRIPES = 1024
-"""Lock files; blocks share them."""
+"""Number of lock files, which blocks share."""
 _AT_ONCE = 8
-"""Runs of blocks that a process fetches at the same time."""
+"""Number of runs that a process fetches concurrently."""
 _IN_MEMORY = 64
-"""Blocks that a process keeps in memory if the disk is full: a window of them."""
+"""Number of blocks that a process keeps in memory if the disk is full: a window."""
 _TRIES = 3
-"""Attempts to copy from slots that others reassign meanwhile, before blocks are kept in memory."""
+"""Attempts to copy from slots that other processes reassign meanwhile, before blocks are kept in memory."""
 
 _log = logging.getLogger(__name__)
 
 
 class Fetch(Protocol):
-    """Where the blocks of a store come from."""
+    """Fetches the blocks of a store from their source."""
 
     def __call__(self, first: int, count: int, buffer: memoryview) -> list[Content]:
-        """So many blocks from ``first`` on, at most :data:`~.block_index.RUN`; valid until the buffer is used again."""
+        """Read ``count`` blocks from ``first`` on, at most :data:`~.block_index.RUN`; valid until the buffer is reused."""
 
 
 class BlockStore:
-    """Blocks of one set of data.
+    """The blocks of one data set.
 
     Args:
-        folder: On the host's own disk; created if missing. All processes of the host pass the same.
-        blocks: How many there are.
-        block_bytes: Size of the largest.
-        limit: Bytes of disk to use at most.
-        fetch: Reads blocks that follow one another; called in several threads and processes.
+        folder: Folder on the host's own disk, the same for all its processes; created if missing.
+        blocks: Number of blocks of the data set.
+        block_bytes: Bytes of the largest block.
+        limit: Maximum bytes of disk to use.
+        fetch: Reads consecutive blocks; called in several threads and processes.
 
     """
 
@@ -71,10 +71,10 @@ class BlockStore:
         self._fetch, self._bytes = fetch, block_bytes
         self._slots = max(1, min(blocks, limit // block_bytes))
         self._folder = folder / f"{blocks}-{block_bytes}-{self._slots}"
-        self._buffers: list[memoryview] = []  # a new one would cost more time than what is read into it
+        self._buffers: list[memoryview] = []  # reused: allocating one takes longer than reading into it
         self._private: OrderedDict[int, Bytes] = OrderedDict()
         self._full = False
-        self._writing: dict[int, threading.Lock] = {}  # by process: a fork may find one held
+        self._writing: dict[int, threading.Lock] = {}  # by process, as a lock may be held at a fork
         try:
             self._make_files(blocks)
         except OSError as error:
@@ -86,7 +86,7 @@ class BlockStore:
         self._arena: Bytes = np.asarray(np.memmap(self._folder / "blocks", np.uint8, "r", shape=shape))
 
     def _make_files(self, blocks: int) -> None:
-        """All of them: later the disk may be full."""
+        """Create all files now, as later the disk may be full."""
         locks = self._folder / "locks"
         locks.mkdir(parents=True, exist_ok=True)
         self._locks = str(locks)
@@ -95,7 +95,7 @@ class BlockStore:
                 (locks / name).touch()
             self._table = BlockTable(self._folder / "table", blocks, self._slots)
             self._file = os.open(self._folder / "blocks", os.O_RDWR | os.O_CREAT, 0o600)
-            os.ftruncate(self._file, self._slots * self._bytes)  # a file with holes: takes what was written
+            os.ftruncate(self._file, self._slots * self._bytes)  # sparse: takes only the disk space that was written
 
     def __getstate__(self) -> tuple[Any, ...]:
         return self._arguments
@@ -113,16 +113,16 @@ class BlockStore:
         return bool(self._table.slot_of[block] >= 0) or block in self._private
 
     def missing(self, blocks: Integers) -> list[int]:
-        """Those that must be fetched."""
+        """The blocks that must be fetched."""
         absent = blocks[self._table.slot_of[blocks] < 0].tolist()
         return [block for block in absent if block not in self._private]
 
     def read(self, blocks: Integers, copy: Copy[T]) -> T:
-        """Copy from blocks; missing ones are fetched.
+        """Copy from blocks; missing blocks are fetched.
 
         Args:
-            blocks: ``[n]``, their numbers, with repetitions.
-            copy: Called with all slots, or some blocks, and ``[n]`` numbers of those among them.
+            blocks: Indices of the blocks, ``[n]``, possibly repeated.
+            copy: Called with an array of slots or blocks, and the row of each requested block in it, ``[n]``.
 
         """
         for _ in range(_TRIES):
@@ -139,7 +139,7 @@ class BlockStore:
             if (self._table.generation[slots] == before).all():
                 self._table.used[slots] = 1
                 return found
-        # The disk is full, or so small that others take the slots away before they can be read.
+        # The disk is full, or so small that slots are reassigned before they can be read.
         needed, places = np.unique(blocks, return_inverse=True)
         contents = np.zeros((len(needed), self._bytes), np.uint8)
         for row, content in zip(contents, map(self._from_memory, needed.tolist()), strict=True):
@@ -147,10 +147,10 @@ class BlockStore:
         return copy(contents, places)
 
     def fetch(self, blocks: Iterable[int]) -> None:
-        """Fetch missing blocks, several at once; wait for those that another process fetches.
+        """Fetch missing blocks, several concurrently; wait for those that another process fetches.
 
         Args:
-            blocks: Their numbers, ascending.
+            blocks: Indices of the blocks, ascending.
 
         """
         missing = runs_of(block for block in blocks if not self.is_present(block))
@@ -162,11 +162,9 @@ class BlockStore:
             list(pool.map(self.fetch_run, missing))
 
     def fetch_run(self, run: range) -> None:
-        """The same for blocks that follow one another, at most :data:`~.block_index.RUN`."""
+        """As :meth:`fetch`, for consecutive blocks, at most :data:`~.block_index.RUN`."""
         with ExitStack() as locks:
-            for stripe in sorted(
-                {block % _STRIPES for block in run}
-            ):  # all take them in this order: nobody waits in a circle
+            for stripe in sorted({block % _STRIPES for block in run}):  # the same order in all processes: no deadlock
                 locks.enter_context(self._locked(str(stripe)))
             for part in runs_of(block for block in run if not self.is_present(block)):
                 with self._buffer() as buffer:
@@ -188,11 +186,11 @@ class BlockStore:
                 self._table.publish(block, slot)
 
     def _write(self, slot: int, content: Content) -> bool:
-        """Whether there was space on the disk."""
+        """Write a block into a slot; returns whether there was space on the disk."""
         try:
             for offset, part in content.parts:
                 written = 0
-                # The kernel's own lock of the file is waited for by spinning, on a processor that others need.
+                # Without this lock writers would spin on the kernel's lock of the file, on CPU cores that others need.
                 with self._writing.setdefault(os.getpid(), threading.Lock()):
                     while written < len(part):
                         written += os.pwrite(self._file, part[written:], slot * self._bytes + offset + written)
@@ -239,7 +237,7 @@ class BlockStore:
             self._buffers.append(buffer)
 
     def _is_abandoned(self, block: int) -> bool:
-        """Whether nobody is fetching a block that has a slot but is not in it: its process was killed."""
+        """Whether a block has a slot but is not in it, and no process fetches it: the process that did was killed."""
         file = os.open(f"{self._locks}/{block % _STRIPES}", os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -252,18 +250,18 @@ class BlockStore:
 
     @contextmanager
     def _locked(self, name: str) -> Iterator[None]:
-        """Exclusive among all threads and processes of the host: a lock belongs to one open file description."""
+        """Context with an exclusive lock among all threads and processes of the host, on a newly opened lock file."""
         file = os.open(f"{self._locks}/{name}", os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
         finally:
-            fcntl.flock(file, fcntl.LOCK_UN)  # a child that was forked meanwhile has the file open as well
+            fcntl.flock(file, fcntl.LOCK_UN)  # explicitly, as a child that was forked meanwhile has the file open, too
             os.close(file)
 
 
 def runs_of(blocks: Iterable[int]) -> list[range]:
-    """Ascending numbers, as contiguous ranges of at most :data:`~.block_index.RUN`."""
+    """Split ascending indices into contiguous ranges of at most :data:`~.block_index.RUN`."""
     found: list[range] = []
     for block in blocks:
         if found and block == found[-1].stop and len(found[-1]) < RUN:

@@ -12,23 +12,23 @@ import numpy as np
 
 _HEADER = 8
 _VERSION, _BOOT, _HAND, _FETCHED, _BYTES, _REQUESTS = range(6)
-"""Places in the header."""
+"""Indices in the header."""
 _FORMAT = 1
 
 
 class BlockTable:
-    """Reading needs no lock; whatever changes the table is called with the table's lock held.
+    """Maps blocks to slots. Reading needs no lock; methods that change the table require that its lock is held.
 
     Args:
-        path: Path of the file; created if missing. One from before the last reboot is emptied, as what was in memory
+        path: Path of the file; created if missing. A file from before the last reboot is emptied, as cached writes
             may not have reached the disk.
-        blocks: How many there are.
-        slots: How many of them the store holds.
+        blocks: Number of blocks of the data set.
+        slots: Number of slots of the store.
 
     Attributes:
-        slot_of: ``[blocks]``, -1 if a block is not there.
-        generation: ``[slots]``, changes before another block is written into a slot.
-        used: ``[slots]``, 1 if it was read since the hand came by.
+        slot_of: Slot of each block, ``[blocks]``; -1 if it has none.
+        generation: Counter of each slot, ``[slots]``, which changes before another block is written into it.
+        used: Flag of each slot, ``[slots]``: 1 if it was read since the clock hand passed (CLOCK replacement).
 
     """
 
@@ -38,10 +38,10 @@ class BlockTable:
         is_new = not path.exists() or path.stat().st_size != begins[-1]
         if is_new:
             temporary = path.with_name(f".{path.name}.{os.getpid()}")
-            # Zeros, not a hole: a page of a mapped hole that a full disk has no room for ends the process.
+            # Written as zeros, not sparse: on a full disk, writing to a mapped hole would kill the process.
             temporary.write_bytes(bytes(begins[-1]))
             temporary.replace(path)
-        # Plain arrays over the maps: a memmap is several times slower where a few entries are read.
+        # Plain arrays over the maps: reading a few entries of a memmap is several times slower.
         self._header = np.asarray(np.memmap(path, np.int64, "r+", begins[0], (_HEADER,)))
         self._owner = np.asarray(np.memmap(path, np.int64, "r+", begins[1], (slots,)))
         self.slot_of = np.asarray(np.memmap(path, np.int32, "r+", begins[2], (blocks,)))
@@ -55,11 +55,11 @@ class BlockTable:
             self._header[:] = [_FORMAT, boot, *[0] * (_HEADER - 2)]
 
     def claim(self, block: int, is_abandoned: Callable[[int], bool]) -> int | None:
-        """A slot for a block: the next that was not read lately; None if all are being written.
+        """Assign a slot to a block: the next one that was not read recently; None if all are being written.
 
         Args:
             block: Block that is not in a slot.
-            is_abandoned: Whether nobody is writing a block that has a slot and is not in it.
+            is_abandoned: Whether a block has a slot, is not in it, and no process is writing it.
 
         """
         slots = len(self._owner)
@@ -83,15 +83,15 @@ class BlockTable:
         return None
 
     def publish(self, block: int, slot: int) -> None:
-        """A block has been written."""
+        """Record that a block has been written into its slot."""
         self.slot_of[block] = slot
 
     def release(self, slot: int) -> None:
-        """A block could not be written."""
+        """Free a slot, as its block could not be written."""
         self._owner[slot] = -1
 
     def count(self, size: int, requests: int) -> None:
-        """A block of so many bytes was fetched, with so many requests."""
+        """Count a fetched block of ``size`` bytes, and its requests."""
         self._header[_FETCHED] += 1
         self._header[_BYTES] += size
         self._header[_REQUESTS] += requests
@@ -103,9 +103,9 @@ class BlockTable:
 
 
 def _boot() -> int:
-    """Another number after each start of the machine."""
+    """An id that changes with each boot of the machine."""
     try:
         text = Path("/proc/sys/kernel/random/boot_id").read_text()
-    except OSError:  # not Linux: a store is not used again
+    except OSError:  # not Linux: an existing store is not reused
         text = str(os.getppid())
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest(), "big")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the order of a loader's samples depends on, besides the samples: random states, and sampler state.
+"""Captures and restores the state that determines a loader's order: random states and sampler state.
 
 An order is drawn in each epoch from the global generators, from the script's own generator, or from state that a custom
 sampler, stream or loader keeps (its epoch, a list that it shuffles in place). Captured at the start of an iteration and
@@ -26,30 +26,30 @@ from lightning_sagemaker.checkpoint.own_generators import OwnGenerators
 from lightning_sagemaker.checkpoint.random_state import random_state, restore_random_state
 
 _DEPTH = 4
-"""Depth of attributes that are searched for what may be an order, and at each batch."""
+"""Maximum depth of attributes in the search for orders, and in the search at each batch."""
 _ENTRIES = 64
-"""Of a container, at most: those of transforms are short."""
+"""Maximum entries of a container that are searched: lists of transforms are short."""
 _LISTED = 10_000
-"""Entries of a stream's list that may be an order, at most: it is checked after each batch."""
+"""Maximum entries of a stream's list that may be an order: it is checked after each batch."""
 _CONTAINERS = (list, dict, set, deque)
 """Types with a known length; others may have to read all their samples."""
 _SEARCHED = ("dataset", "collate_fn", "generator", "batch_sampler", "sampler")
 _MODULES = ("lightning.pytorch.core.module", "pytorch_lightning.core.module")
-"""Of what belongs to the training, though a dataset may know it."""
+"""Classes that belong to the training, though a dataset may refer to them."""
 _SCALARS = (bool, int, float, str, type(None))
 
 Captured = dict[str, Any]
 
 
 class Capture:
-    """Captures and restores what a loader's order depends on.
+    """Captures and restores the state that a loader's order depends on.
 
     Counters of samplers are restored. Custom streams and loaders may count something that belongs to state that cannot
     be captured, such as a shard that they hold: their counters are restored if nothing else has changed.
 
     Args:
-        loader: Its ``generator``, ``sampler``, ``batch_sampler``, ``dataset`` and ``collate_fn`` are searched.
-        is_own: It is not a ``DataLoader``: all of its attributes are searched.
+        loader: Loader whose ``generator``, ``sampler``, ``batch_sampler``, ``dataset`` and ``collate_fn`` are searched.
+        is_own: Whether it is not a ``DataLoader``, so that all of its attributes are searched.
 
     """
 
@@ -62,11 +62,11 @@ class Capture:
         self._others = _fingerprints(found)
 
     def take(self) -> Captured:
-        """The state now, as plain containers and tensors."""
+        """The current state, as plain containers and tensors."""
         return {"random": random_state(), **self.take_objects()}
 
     def take_objects(self) -> Captured:
-        """The state of all but the global generators."""
+        """The current state without the global generators."""
         found = list(self._found())
         counted = _scalars(found, counted=True) if _fingerprints(found) == self._others else {}
         orders = [one for one in found if one.kind is _Kind.ORDER]
@@ -119,8 +119,8 @@ class Capture:
 
     def _found(self) -> Iterator[_Found]:
         loader = self._loader
-        seen = set() if self._is_own else {id(loader)}  # a sampler may know its loader, whose workers are no order
-        dataset = getattr(loader, "dataset", None)  # what one with a length counts in a step is its own
+        seen = set() if self._is_own else {id(loader)}  # a sampler may refer to its loader
+        dataset = getattr(loader, "dataset", None)  # counters of a map-style dataset are not part of the order
         yield from _walk("dataset", dataset, _DEPTH, seen, _is_short if isinstance(dataset, IterableDataset) else None)
         yield from _walk("collate_fn", getattr(loader, "collate_fn", None), _DEPTH, seen, None)
         for name in ("generator", "batch_sampler", "sampler"):
@@ -137,7 +137,7 @@ class _Kind(Enum):
 
 
 class _Found(NamedTuple):
-    """What is reached from a loader."""
+    """An object that is reached from a loader."""
 
     path: str
     kind: _Kind
@@ -146,7 +146,7 @@ class _Found(NamedTuple):
 
     @property
     def is_counted(self) -> bool:
-        """Whether it belongs to a custom stream or loader."""
+        """Whether the object belongs to a custom stream or loader."""
         return self.path.split(".", 1)[0] in ("dataset", "loader")
 
 
@@ -163,7 +163,7 @@ def _fingerprints(found: list[_Found]) -> dict[str, tuple[int, int]]:
 def _walk(
     path: str, value: Any, depth: int, seen: set[int], is_order: Callable[[Any], bool] | None
 ) -> Iterator[_Found]:
-    """What is reached from an object; only generators without ``is_order``, which detects lists that may be an order."""
+    """The relevant objects that are reached from ``value``: generators, and lists for which ``is_order`` is true."""
     if value is None or id(value) in seen:
         return
     seen.add(id(value))
@@ -215,8 +215,8 @@ def _is_filled(cell: Any) -> bool:
 
 
 def _is_foreign(value: Any) -> bool:
-    """What belongs to the training, not to the data; a dataset may point to it."""
-    if getattr(type(value), "holds_no_order", False):  # says so itself, as what reads from S3
+    """Whether a value belongs to the training rather than to the data, even if a dataset refers to it."""
+    if getattr(type(value), "holds_no_order", False):  # declared by the class, as by those that read from S3
         return True
     return isinstance(value, (type, types.ModuleType, torch.nn.Module, torch.Tensor, np.ndarray)) or type(
         value
@@ -224,7 +224,7 @@ def _is_foreign(value: Any) -> bool:
 
 
 def _is_order(value: Any) -> bool:
-    """Whether it could be an order: a list of numbers that may be shuffled in place."""
+    """Whether ``value`` may be an order: a list of numbers that may be shuffled in place."""
     if isinstance(value, list):
         return bool(value) and all(type(entry) is int for entry in value[:_ENTRIES]) and type(value[-1]) is int
     if isinstance(value, np.ndarray):
@@ -233,14 +233,14 @@ def _is_order(value: Any) -> bool:
 
 
 def _is_short(value: Any) -> bool:
-    """Whether it could be the order of a stream: a list of numbers or names, as of its files. Arrays are its data."""
+    """Whether ``value`` may be a stream's order: a list of numbers or of names, such as files. Arrays count as data."""
     if not isinstance(value, list) or not 0 < len(value) <= _LISTED:
         return False
     return all(type(entry) is int for entry in value) or all(type(entry) is str for entry in value)
 
 
 def _numbers(value: Any) -> torch.Tensor:
-    """An order as numbers: of names, their places among all of them."""
+    """An order as numbers; for names, their ranks in sorted order."""
     if isinstance(value, list) and type(value[0]) is str:
         places = {name: place for place, name in enumerate(sorted(map(str, value)))}
         return torch.tensor([places[str(name)] for name in value])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a loader worker sends along with a batch: the states of its random number generators, if they have changed.
+"""Sends the states of a loader worker's random number generators along with a batch, if they have changed.
 
 Masking, cropping and augmentation draw random numbers in the workers. A worker of a resumed run must continue the
 sequence.
@@ -24,21 +24,21 @@ from lightning_sagemaker.data.captured import Capture, Captured
 
 @dataclass
 class Carried:
-    """A batch, the worker that made it, and its state after it as bytes (a tensor would cost a file descriptor)."""
+    """A batch, its worker, and the worker's state after it as bytes (a tensor would need a file descriptor)."""
 
     batch: Any
     worker: int
     state: bytes | None
 
     def pin_memory(self) -> Carried:
-        """Called by the loader's thread that pins memory."""
+        """Pin the batch; called by the loader's pinning thread."""
         return Carried(pin_memory(self.batch), self.worker, self.state)  # type: ignore[no-untyped-call]
 
 
 class _Collate:
-    """Stands in for ``collate_fn``, the last thing that a worker does for a batch.
+    """Replaces ``collate_fn``, the last function that a worker calls for a batch.
 
-    A loader's own function may call ``self.collate_fn`` for parts of a batch: only the whole batch is carried.
+    A loader's own function may call ``self.collate_fn`` for parts of a batch: the state is only sent with the whole batch.
     """
 
     def __init__(self, collate: Callable[[Any], Any]) -> None:
@@ -59,7 +59,7 @@ class _Collate:
         return Carried(batch, info.id, self._changed())
 
     def begin(self, state: Captured | None) -> None:
-        """Called in the worker before its first batch."""
+        """Restore the worker's state; called in the worker before its first batch."""
         info = get_worker_info()
         assert info is not None
         self._capture = Capture(SimpleNamespace(dataset=info.dataset, collate_fn=self.collate))
@@ -77,7 +77,7 @@ class _Collate:
 
 
 class _Begin:
-    """Stands in for ``worker_init_fn``."""
+    """Replaces ``worker_init_fn``."""
 
     def __init__(
         self, begin: Callable[[int], None] | None, collate: _Collate | None, states: dict[int, Captured]
@@ -94,9 +94,9 @@ class _Begin:
 
 @contextmanager
 def carrying(loader: Any, states: dict[int, Captured] | None) -> Iterator[None]:
-    """Around the creation of an iterator with workers: they send their states along, and start with ``states``.
+    """Context for creating an iterator whose workers send their states along, and start with ``states``.
 
-    With None they do neither: no batch depends on them.
+    With None they do neither, as no batch depends on them.
     """
     collate, begin = loader.collate_fn, loader.worker_init_fn
     carrier = None if states is None else _Collate(collate)

@@ -20,7 +20,7 @@ from lightning_sagemaker.data.position import WATCH
 require(_MultiProcessingDataLoaderIter, "_shutdown_workers")
 
 _PREFETCH = 2
-"""Batches that each worker has ready, as torch's default."""
+"""Number of batches that each worker prefetches, as torch's default."""
 
 
 class ChangingIterator(Iterator[Any]):
@@ -28,7 +28,7 @@ class ChangingIterator(Iterator[Any]):
 
     Args:
         loader: To iterate.
-        begun: Its iterator, if it is not to start with the first batch.
+        begun: Iterator to continue with, if the first batch is not the start.
 
     """
 
@@ -54,7 +54,7 @@ class ChangingIterator(Iterator[Any]):
             watch.seek(watch.here())
         _shut_down(self.begun)
         set_num_workers(loader, loader.workers_wanted)
-        outer = random_state()  # an iterator draws a seed for workers; training's numbers are not to depend on timings
+        outer = random_state()  # an iterator draws a seed; training's draws must not depend on timing
         self.begun = DataLoader.__iter__(loader)
         restore_random_state(outer)
 
@@ -75,7 +75,7 @@ def _shut_down(iterator: Any) -> None:
 
 
 def set_num_workers(loader: Any, number: int) -> None:
-    """Have the next iterator of a loader start ``number`` persistent workers."""
+    """Make the next iterator of a loader start ``number`` persistent workers."""
     loader.num_workers = number
     loader.prefetch_factor = _PREFETCH if number else None
     vars(loader).update(persistent_workers=number > 0, _iterator=None)

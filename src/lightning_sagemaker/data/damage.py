@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from math import gcd
 
 _GOLDEN = 0.618034
-"""Steps of this part of a circle come near to each place last: what takes the place of neighbours lies far apart."""
+"""Golden ratio: replacements are this fraction apart, so that those of neighboring places lie far from each other."""
 
 
 class DataReadError(ValueError):
@@ -23,7 +23,7 @@ class DamagedDataError(DataReadError):
 
 
 def replacements(place: int, count: int) -> Iterator[int]:
-    """Each of ``count`` places once, beginning with ``place``; the same on all ranks."""
+    """Yield each of ``count`` places once, starting with ``place``; the same order on all ranks."""
     step = max(1, int(count * _GOLDEN))
     while gcd(step, count) != 1:
         step += 1

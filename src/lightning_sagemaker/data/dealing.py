@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The rest of an epoch, redistributed to another number of processes or in other batches: each sample once.
 
-It depends on how many samples, or which, have been trained on. Orders of this package and of torch's
+It depends on how many samples, or which ones, have been trained on. Orders of this package and of torch's
 ``DistributedSampler`` do not depend on the number of processes, so a number of samples is the position. For other
 orders the samples are recorded.
 """
@@ -21,7 +21,7 @@ Integers = npt.NDArray[np.int64]
 
 
 def is_counted(loader: Any) -> bool:
-    """Whether a number of samples is the loader's position."""
+    """Whether a number of samples determines the loader's position."""
     sampler = getattr(loader, "sampler", None)
     return hasattr(sampler, "remaining") or type(sampler) is DistributedSampler
 
@@ -35,14 +35,14 @@ def batch_size_of(loader: Any) -> int | None:
 
 
 def as_bits(taken: Integers, size: int) -> torch.Tensor:
-    """Which of ``size`` samples were consumed, one bit each."""
+    """The consumed ones of ``size`` samples, as one bit each."""
     marks = np.zeros(size, dtype=bool)
     marks[taken[(taken >= 0) & (taken < size)]] = True
     return torch.from_numpy(np.packbits(marks))
 
 
 def united(parts: Sequence[torch.Tensor | None]) -> torch.Tensor | None:
-    """What all processes have consumed; None if one does not know."""
+    """The union of the processes' consumed samples; None if it is unknown for one."""
     known = [part for part in parts if part is not None]
     return reduce(torch.bitwise_or, known) if known and len(known) == len(parts) else None
 
@@ -53,15 +53,15 @@ def remaining(
     """This process's batches of the rest of an epoch, the same number on each process.
 
     Args:
-        loader: Whose batches they are.
+        loader: The loader.
         place: ``num_replicas`` and ``rank``.
-        epoch: Its number.
+        epoch: Number of the epoch.
         done: Samples that have been trained on, over all processes.
         ordered_by: Global batch size by which they were ordered.
-        taken: Which samples have been, as of :func:`as_bits`.
+        taken: The samples that have been trained on, in the format of :func:`as_bits`.
 
     Returns:
-        None if that is unknown.
+        The batches as sample indices; None if the rest is unknown.
 
     """
     if not isinstance(loader, DataLoader):
@@ -84,7 +84,7 @@ def remaining(
 
 
 def _order_of(sampler: DistributedSampler[Any]) -> Integers:
-    """All processes' samples in turn."""
+    """The samples of all processes, interleaved."""
     size = len(sampler.dataset)  # type: ignore[arg-type]
     whole: DistributedSampler[Any] = DistributedSampler(cast(Any, range(size)), 1, 0, sampler.shuffle, sampler.seed)
     whole.set_epoch(sampler.epoch)
@@ -92,10 +92,10 @@ def _order_of(sampler: DistributedSampler[Any]) -> Integers:
 
 
 def _batches(rest: Integers, place: dict[str, int], done: int, batch_size: int, drop_last: bool) -> list[list[int]]:
-    """As ``DistributedSampler`` does: in turn, and filled up from the beginning so that all have as many.
+    """Assign samples as ``DistributedSampler`` does: round-robin, padded from the beginning to equal numbers.
 
     If the epoch stopped at a position that is not between two of these batches, the last one could have an unusual
-    size, such as one sample, which BatchNorm refuses: then all are about the same size.
+    size, such as one sample, which BatchNorm refuses: then all batches have about the same size.
     """
     if not len(rest):
         return []

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads ranges of S3 objects directly into existing buffers, over persistent connections.
 
-boto3 takes some 2 ms of CPU time per request, most of it to build, sign and parse what is always the same, and a
+boto3 takes some 2 ms of CPU time per request, mostly for building, signing and parsing the same content, and a
 new buffer for each response costs as much again in page faults. Here boto3 presigns a URL once per object, a plain HTTP
 connection reads any range of it, and boto3 handles everything that is not a plain success.
 """
@@ -20,29 +20,29 @@ from urllib.parse import SplitResult, urlsplit
 _SIGNED = 900
 """Seconds that a presigned URL is valid."""
 _USED = 300
-"""Seconds that it is used: a session's credentials are renewed while they still have that long."""
+"""Seconds that a URL is used: a session's credentials are renewed when they expire within this time."""
 _ADDRESSES = 4096
-"""Number of URLs that are cached, of the objects that were read last."""
+"""Number of cached URLs, those of the objects that were read last."""
 _REFUSALS = 3
-"""Answers in a row that are neither success nor overload, after which boto3 does all reads."""
+"""Consecutive responses that are neither success nor overload, after which boto3 does all reads."""
 _BUSY = (429, 500, 502, 503, 504)
 _CHUNK = 1 << 18
 
 Sign = Callable[[str, str, int], str]
-"""Address of an object, by bucket and key, that is valid for so many seconds."""
+"""Bucket, key and seconds -> a URL of the object that is valid for that time."""
 
 
 class ServerBusyError(OSError):
-    """The server asks to retry later."""
+    """The server has responded that the request should be retried later."""
 
 
 class DirectReads:
-    """Reads of one process, by any number of threads.
+    """Reads ranges of objects, in any number of threads of one process.
 
     Args:
-        sign: Makes the address of an object.
-        timeout: Seconds without any byte.
-        certificates: File or folder with the authorities to trust, as boto3 does.
+        sign: Presigns the URL of an object.
+        timeout: Seconds without any byte after which a request fails.
+        certificates: File or folder with the certificate authorities that boto3 trusts.
 
     """
 
@@ -59,14 +59,14 @@ class DirectReads:
             bucket: Name of the bucket.
             key: Key of the object.
             begin: First byte.
-            buffer: Takes as many bytes as it has.
-            until: When to give up, on the clock of ``time.monotonic``.
+            buffer: Output; its length is the number of bytes to read.
+            until: Deadline, by ``time.monotonic``.
 
         Returns:
-            Whether it is filled; if not, boto3 has to read it, and reports what is wrong.
+            Whether the buffer is filled; if not, boto3 has to read the range, and raises the proper error.
 
         Raises:
-            OSError: If the connection or the server fails, or time is up: may be retried.
+            OSError: If the connection or the server fails, or the deadline is reached; may be retried.
 
         """
         if self._is_off:
@@ -78,7 +78,7 @@ class DirectReads:
         try:
             filled = self._get(address, begin, buffer, until)
         except (OSError, HTTPException) as error:
-            if not self._has_worked:  # perhaps boto3 knows a way
+            if not self._has_worked:  # boto3 may be configured differently
                 self._refuse(bucket, key, str(error))
                 return False
             raise error if isinstance(error, OSError) else OSError(str(error)) from error
@@ -106,7 +106,7 @@ class DirectReads:
             rank_zero_info(f"Reading text from S3 with boto3, which uses more CPU time: {why}.")
 
     def _address(self, bucket: str, key: str) -> SplitResult | None:
-        """Recently presigned URL; None if a proxy is needed."""
+        """A cached or new presigned URL; None if a proxy is needed."""
         now = time.monotonic()
         signed, address = self._addresses.get((bucket, key), (-float(_USED), None))
         if address is None or now - signed > _USED:
@@ -121,7 +121,7 @@ class DirectReads:
         return address
 
     def _get(self, address: SplitResult, begin: int, buffer: memoryview, until: float) -> bool:
-        connection, answer = self._ask(address, f"bytes={begin}-{begin + len(buffer) - 1}")
+        connection, answer = self._request(address, f"bytes={begin}-{begin + len(buffer) - 1}")
         is_free = False
         try:
             if answer.status in _BUSY:
@@ -136,7 +136,7 @@ class DirectReads:
                 place += count
                 if time.monotonic() > until:
                     raise TimeoutError("the read timed out")
-            answer.read()  # nothing: says that the connection is free
+            answer.read()  # reads no bytes, but marks the connection as free
             is_free = True
             return True
         finally:
@@ -145,7 +145,7 @@ class DirectReads:
             else:
                 connection.close()
 
-    def _ask(self, address: SplitResult, span: str) -> tuple[HTTPConnection, HTTPResponse]:
+    def _request(self, address: SplitResult, span: str) -> tuple[HTTPConnection, HTTPResponse]:
         path, idle = address._replace(scheme="", netloc="").geturl(), self._idle.setdefault(address.netloc, [])
         while True:
             try:
@@ -157,7 +157,7 @@ class DirectReads:
                 return connection, connection.getresponse()
             except (OSError, HTTPException):
                 connection.close()
-                if not is_used:  # one that was idle may have been closed by the server, which is not a failure
+                if not is_used:  # the server may have closed an idle connection, which is not a failure
                     raise
 
     def _connect(self, address: SplitResult) -> HTTPConnection:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loaders of evaluations, which are read from the beginning: what they draw, and count, goes on from one to the next."""
+"""Loaders of evaluations: each starts from the beginning, with random states and counters continued from the last."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lightning_sagemaker.data.tracked import catch_up
 
 
 def before_evaluation(watched: Watch) -> Position:
-    """What the next evaluation with a loader depends on."""
+    """The state that the next evaluation with a loader depends on."""
     position = watched.position(0) if watched.is_persistent else None
     return position or {"now": watched.capture.take_objects()}
 

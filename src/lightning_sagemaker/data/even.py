@@ -14,7 +14,7 @@ class EvenLoader:
     """Ends the epoch on all ranks when the first of them runs out of batches, so that no other waits in a collective.
 
     For streamed data of unknown length; a ``DistributedSampler`` gives all ranks the same number of steps. The ranks
-    exchange whether all have a next batch during the current step.
+    exchange whether each has a next batch during the current step.
 
     Args:
         loader: Loader of this rank; a ``DataLoader``, or any iterable that can be restarted for the next epoch.
@@ -34,18 +34,18 @@ class EvenLoader:
         if self._votes is None:
             self._votes = AsyncMaxReduce.of_all()
         votes = self._votes
-        votes.read()  # of an epoch that was left early, on all ranks
+        votes.wait()  # a pending vote, if the last epoch was left early on all ranks
         batches = iter(self._loader)
         batch = next(batches, _END)
-        votes.ask([batch is _END])
+        votes.start([batch is _END])
         while True:
-            found = votes.read()
+            found = votes.wait()
             assert found is not None
             if found[0]:
                 self.cut_short += batch is not _END
                 break
             following = next(batches, _END)
-            votes.ask([following is _END])
+            votes.start([following is _END])
             yield batch
             batch = following
         rank_zero_info("The epoch ends on all ranks, as one of them has no batches left.")

@@ -2,16 +2,16 @@
 """Several batches in one message of a loader's worker: passing a message takes longer than reading a small batch.
 
 Torch's queues take some 0.6 ms of CPU time for a message, of whatever size, where reading 256 rows of 128 tokens takes
-0.4 ms. So a worker gets the indices of several batches at once, makes each as it would be made alone, and sends them
+0.4 ms. So a worker gets the indices of several batches at once, loads each as if it were requested alone, and sends them
 together; the training process returns them one by one.
 
-The batches must depend on their indices only, not on the worker that makes them or on its random numbers: which worker
-makes which batch follows from how long others took. The states of the workers are therefore neither recorded nor
-restored when such a loader is tracked. A dataset says that its batches are such; of others each is a message.
+The batches must depend on their indices only, not on the worker that loads them or on its random numbers: which worker
+loads which batch depends on timing. The states of the workers are therefore neither recorded nor
+restored when such a loader is tracked. A dataset declares such batches by an attribute; otherwise each is a message.
 
-The first messages of an iteration hold one batch each, so that training starts as soon as before, and tell how large a
-batch is and how long it takes. Batches that are slow to make stay alone, as all workers are then to take part; so do
-large ones, and those that do not travel within the message.
+The first messages of an iteration hold one batch each, so that training starts as early, and show how large a
+batch is and how long it takes. Slow batches are not grouped, so that all workers share the load; neither are
+large ones, and those that are not sent within the message.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ from lightning_sagemaker.data.workers import leave_alone_what_is_inherited
 require(_MultiProcessingDataLoaderIter, "_next_data", "_next_index", "_reset")
 
 _SECONDS = 0.01
-"""Most that a message's batches take to be made: the message is then little beside it, and other workers have work."""
+"""Maximum seconds to load a message's batches: the message itself is cheap in comparison, and other workers have work."""
 _RECENT = 8
-"""Messages of which the fastest counts: other work on the machine only slows them."""
+"""Number of messages of which the fastest counts, as other load on the machine only slows them down."""
 
 
 class GroupedLoader(BegunLate):
-    """A loader of complete batches (``batch_size=None``) whose workers hand over several of them in one message.
+    """A loader of complete batches (``batch_size=None``) whose workers send several of them in one message.
 
-    If its dataset has an attribute ``depends_on_indices_only`` that is true, as those of the recipes.
+    They do so if the dataset's attribute ``depends_on_indices_only`` is true, as for those of the recipes.
 
     Attributes:
-        batches_per_message: Most batches in a message; with 1 it iterates as torch's.
+        batches_per_message: Maximum number of batches in a message; with 1 the loader iterates as torch's.
 
     """
 
@@ -62,7 +62,7 @@ class GroupedLoader(BegunLate):
 
 
 def is_grouped(loader: DataLoader[object]) -> bool:
-    """Whether a loader's workers are to hand over several batches in one message."""
+    """Whether a loader's workers send several batches in one message."""
     is_complete = loader.batch_size is None and loader.batch_sampler is None
     says_so = bool(getattr(loader.dataset, "depends_on_indices_only", False))
     return says_so and is_complete and getattr(loader, "batches_per_message", 1) > 1
@@ -73,9 +73,9 @@ class Parcel:
     """Batches in one message.
 
     Attributes:
-        batches: With an error in the place of a batch that could not be made.
-        largest: Bytes of the largest; None if they do not all travel within the message.
-        seconds: In which they were made.
+        batches: The batches, with an error in place of a batch that could not be loaded.
+        largest: Bytes of the largest batch; None if not all are sent within the message.
+        seconds: Seconds that loading them took.
 
     """
 
@@ -84,13 +84,13 @@ class Parcel:
     seconds: float
 
     def pin_memory(self) -> Parcel:
-        """Called by the loader's thread that pins memory."""
+        """Pin the batches; called by the loader's pinning thread."""
         pinned = [one if isinstance(one, ExceptionWrapper) else pin_memory(one) for one in self.batches]  # type: ignore[no-untyped-call]
         return replace(self, batches=pinned)
 
 
 class _Making(Dataset[Parcel]):
-    """Stands in for a worker's dataset and its ``collate_fn``: makes several batches, each as it is made alone."""
+    """Replaces a worker's dataset and ``collate_fn``: loads several batches, each as if it were requested alone."""
 
     def __init__(self, dataset: Dataset[object], collate: Callable[..., object], slots: Slots | None) -> None:
         self._dataset, self._collate, self._slots = dataset, collate, slots
@@ -119,7 +119,7 @@ def _as_it_is(parcel: object) -> object:
 
 
 class _Beginning(_BaseDataLoaderIter):
-    """Comes between torch's iterator with workers and its base class, which sets what the workers are given."""
+    """Inserted between torch's iterator with workers and its base class, to replace the workers' arguments."""
 
     def __init__(self, loader: DataLoader[object]) -> None:
         super().__init__(loader)
@@ -148,7 +148,7 @@ class InGroups(_MultiProcessingDataLoaderIter, _Beginning):
     def __next__(self) -> object:
         if not self._opened:
             return super().__next__()
-        self._num_yielded += 1  # the rest of torch's method is a range of the profiler, 5 us; each message has one
+        self._num_yielded += 1  # torch's method also opens a range of the profiler, 5 us; here once per message
         return self._next_opened()
 
     def _next_data(self) -> object:  # type: ignore[override]
@@ -165,7 +165,7 @@ class InGroups(_MultiProcessingDataLoaderIter, _Beginning):
         return one
 
     def _fitting(self, parcel: Parcel) -> int:
-        """How many batches like these go into a message."""
+        """Number of batches like these that fit into a message."""
         if parcel.largest is None:
             return 1
         self._largest = max(self._largest, parcel.largest)

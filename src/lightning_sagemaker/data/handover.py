@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a batch of tokens gets from a loader worker to the training process: in one message, with the smallest integer types.
+"""Sends a batch of tokens from a loader worker to the training process in one message, with the smallest integer types.
 
 Torch puts each tensor into separate shared memory and sends a handle, with one connection each: some 0.3 ms of CPU time
 per tensor, whatever its size. A batch of token ids is a few tensors of some ten kilobytes, of small numbers in 64 bits;
@@ -18,17 +18,17 @@ from torch import Tensor
 from torch.utils.data import default_convert, get_worker_info
 
 MOST = 1 << 19
-"""Bytes of a message: a pipe copies them some 64 KB at a time, and above that torch's shared memory is faster."""
+"""Maximum bytes of a message: a pipe copies 64 KB at a time, and above that torch's shared memory is faster."""
 _SHORT = [(kind, np.iinfo(kind).min, np.iinfo(kind).max) for kind in (np.int8, np.int16, np.int32)]
 
 Array = npt.NDArray[Any]
 
 
 def hand_over(batch: object) -> object:
-    """The ``collate_fn`` of a loader whose dataset returns complete batches: the training process gets an equal batch.
+    """The ``collate_fn`` of a loader whose dataset returns complete batches: the training process receives an equal batch.
 
     Args:
-        batch: Dictionaries of tensors are sent in one message; anything else goes as torch sends it.
+        batch: A batch. Dictionaries of tensors are sent in one message; anything else is sent as torch does.
 
     """
     if type(batch) is not dict or not all(type(value) is Tensor for value in batch.values()):
@@ -42,12 +42,12 @@ def hand_over(batch: object) -> object:
 
 
 def size_of(batch: object) -> int | None:
-    """Bytes of a batch of :func:`hand_over` in a message; None if it, or a part of it, goes as torch sends it."""
+    """Bytes of a batch of :func:`hand_over` in a message; None if it, or a part of it, is sent as torch does."""
     return batch.size if isinstance(batch, _Message) and batch.is_whole else None
 
 
 class _Message:
-    """A batch in transit: unpickling it gives the batch."""
+    """A batch in transit: unpickling it returns the batch."""
 
     def __init__(self, values: dict[str, Any], types: dict[str, torch.dtype]) -> None:
         self._values, self._types = values, types
@@ -72,7 +72,7 @@ def _is_plain(value: object) -> bool:
         and value.layout is torch.strided
         and value.is_contiguous()
         and not value.requires_grad
-        and value.dtype is not torch.bfloat16  # NumPy has none
+        and value.dtype is not torch.bfloat16  # NumPy has no bfloat16
         and not value.is_quantized
     )
 

@@ -47,8 +47,8 @@ class ResumableLoader(BegunLate):
         trainer: Trainer of the run; in ``train_dataloader`` that is ``self.trainer``.
         batch_size: Samples per process and forward pass.
         seed: Seed of the order.
-        lengths: ``[size]``, of each sample, to put samples of similar length into a batch.
-        **kwargs: Those of ``DataLoader`` that do not choose samples.
+        lengths: Length of each sample, ``[size]``, to put samples of similar length into a batch.
+        **kwargs: Arguments of ``DataLoader`` that do not select samples.
 
     Raises:
         ValueError: If the data does not fill a global batch.
@@ -101,13 +101,13 @@ class _Samples(DistributedSampler[Any]):
         return len(self._batches) * self._batch_size
 
     def set_epoch(self, epoch: int) -> None:
-        """Called by Lightning."""
+        """Set the epoch; called by Lightning."""
         super().set_epoch(epoch)
         self._batches.set_epoch(epoch)
 
     @property
     def samples_per_batch(self) -> int:
-        """Of one process in a micro-batch."""
+        """Samples of one process in a micro-batch."""
         return self._batch_size
 
     @property

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The shuffled order of an epoch without a table: the sample at a position is computed from the position.
+"""The shuffled order of an epoch without a table: the sample at a position is a function of the position.
 
 Consecutive samples are read together: blocks of consecutive samples are shuffled, and within a window of some blocks
 their samples. Each of the two is a keyed permutation, a Feistel network over two digits of the number (Black and
@@ -22,27 +22,27 @@ _Hashes = npt.NDArray[np.uint64]
 _Places = TypeVar("_Places", int, Integers)
 
 _ROUNDS = 6
-"""Of the network: with four, the numbers of rises and the distances of neighbours differ from those of chance."""
+"""Rounds of the network: with four, the numbers of rises and the distances of neighbors differ from random ones."""
 
 _MASK = (1 << 64) - 1
 _GOLDEN, _MIX_1, _MIX_2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 _HALF = np.uint64(32)
 _SMALL = 256
-"""Up to this size a permutation is found by sorting: a network of few numbers is easily told from chance."""
+"""Maximum size of a permutation that is drawn by sorting: a network over few numbers is not random enough."""
 _AT_ONCE = 8192
-"""Positions, so that intermediate results stay in the CPU cache."""
+"""Positions per chunk, so that intermediate results stay in the CPU cache."""
 _BLOCKS, _SHORT, _WINDOWS = 1, 2, 3
 """Streams of random numbers."""
 
 
 @dataclass(frozen=True)
 class Blocks:
-    """How samples are grouped that are too many, or too remote, to be read one by one.
+    """Grouping of samples that are too many, or too remote, to be read one by one.
 
     Args:
         size: Consecutive samples that are read together.
         window: Number of blocks whose samples are shuffled together.
-        near: Each process reads as few blocks as possible: a contiguous part of each sorted step.
+        near: Whether each process reads as few blocks as possible: a contiguous part of each sorted step.
 
     """
 
@@ -50,7 +50,7 @@ class Blocks:
     window: int
     near: bool = False
 
-    holds_no_order = True  # a checkpoint does not say how samples lie
+    holds_no_order = True  # the layout of samples is not part of a checkpoint
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Order:
         seed: Seed of the run.
         epoch: Number of the epoch.
         block: Consecutive samples that are read together. The last block may be shorter.
-        window: Blocks whose samples are shuffled together; ``None``: all, so that blocks do not matter.
+        window: Number of blocks whose samples are shuffled together; ``None`` for all, so that blocks do not matter.
 
     Raises:
         ValueError: If a number is too small.
@@ -82,7 +82,7 @@ class Order:
                 raise ValueError(f"{name}={value} was given. HINT: it must be at least {least}.")
 
     def __call__(self, positions: Integers) -> Integers:
-        """The samples at ``positions``, each in ``[0, size)``: of the same shape. Fastest where they ascend."""
+        """The samples at ``positions``, each in ``[0, size)``; returns the same shape. Fastest for ascending positions."""
         flat = np.ascontiguousarray(positions, dtype=np.int64).reshape(-1)
         result = np.empty_like(flat)
         windows = self._window_at(flat)
@@ -108,12 +108,12 @@ class Order:
             return np.zeros_like(positions)
         slots = self._slot_at(positions)
         least, more = divmod(self.blocks, self.windows)
-        large = more * (least + 1)  # slots in windows that have one more
+        large = more * (least + 1)  # slots in the windows that have one slot more
         return np.where(slots < large, slots // (least + 1), more + (slots - large) // least)
 
     def _in_window(self, positions: Integers, window: int) -> Integers:
         key = _mix_one(self._windows_key + window)
-        if self.windows == 1:  # whatever the blocks' order, the samples' is random
+        if self.windows == 1:  # all samples are shuffled together, whatever the blocks' order
             return permuted(positions, self.size, key)
         least, more = divmod(self.blocks, self.windows)
         first = window * least + min(window, more)
@@ -124,11 +124,11 @@ class Order:
         blocks = self._block_in(np.arange(first, last))
         return blocks[slots - first] * self.block + places - self._begin_of(slots)
 
-    # Blocks stand in slots, in a random order; the short one, if there is one, in a random slot.
+    # Blocks are assigned to slots in random order; the short block, if there is one, to a random slot.
 
     @cached_property
     def _missing(self) -> int:
-        """Samples that the last block lacks."""
+        """Number of samples that the last block is short of."""
         return self.blocks * self.block - self.size
 
     @cached_property
@@ -177,7 +177,7 @@ def permuted(numbers: Integers, size: int, key: int) -> Integers:
     first = math.isqrt(size - 1) + 1
     second = -(-size // first)
     found = _network(numbers.astype(np.uint64), first, second, key)
-    # There are less than ``first`` numbers too many: from those, on along the cycle, which leads back to ``numbers``.
+    # Cycle walking: fewer than ``first`` results are out of range; repeat for these until they are in range.
     outside = np.flatnonzero(found >= size)
     while len(outside):
         found[outside] = _network(found[outside], first, second, key)
@@ -210,7 +210,7 @@ def _mix(x: _Hashes) -> _Hashes:
 
 
 def _mix_one(number: int) -> int:
-    """The same hash, of Python's numbers."""
+    """The same hash, for a Python integer."""
     x = (number + _GOLDEN) & _MASK
     x = ((x ^ (x >> 30)) * _MIX_1) & _MASK
     x = ((x ^ (x >> 27)) * _MIX_2) & _MASK

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A process that another one started ends when that is killed; imports no torch."""
+"""Ends a child process when its parent is killed; does not import torch."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from multiprocessing.connection import wait
 
 
 def end_with_parent() -> None:
-    """Called in a process that ``multiprocessing`` started: from now on it ends at once when its parent does.
+    """Make this process, which ``multiprocessing`` started, end at once when its parent ends.
 
-    Without it a pool's processes wait for work forever, or finish their task while the program is restarted.
+    Otherwise a pool's processes would wait for work forever, or finish their task while the program is restarted.
     """
     threading.Thread(target=_watch, name="parent-watch", daemon=True).start()
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A loader's position in its data, and how it is restored.
 
-A loader is tracked while it is iterated: what its order was drawn from, how many batches were consumed, and the states
-of the random number generators in its workers, which come with the batches. From these :mod:`.tracked` restores an
+A loader is tracked while it is iterated: the state that its order was drawn from, the number of consumed batches, and states
+of its workers' random number generators, which are sent with the batches. From these :mod:`.tracked` restores an
 iteration.
 """
 
@@ -26,14 +26,14 @@ from lightning_sagemaker.data.redrawn import redrawn
 from lightning_sagemaker.data.written import read, read_rest, written, written_rest
 
 Position = dict[str, Any]
-"""Plain containers and tensors:
+"""Position of a loader, as plain containers and tensors:
 
-- ``taken``: batches of the epoch, of which ``yielded`` are of the present iteration, the ``iteration``-th of the epoch
+- ``taken``: batches of the epoch, of which ``yielded`` are of the current iteration, the ``iteration``-th of the epoch
   (a shorter loader is restarted within it)
-- ``birth``, ``order``, ``now``: captured when the iterator was made, when its order began, and at this position
-- ``states`` of the workers, after their last batch, and as they ``began`` this iteration
-- ``ahead``: random states before a prefetched batch; ``drawn``: batches of the order that were asked for, prefetched ones
-  and the one that is not there at its end included: its generator is as far
+- ``birth``, ``order``, ``now``: captured when the iterator was created, when its order began, and at this position
+- ``states``: of the workers, after their last batch; ``began``: of the workers, at the start of this iteration
+- ``ahead``: random states before a prefetched batch; ``drawn``: number of batches that were drawn from the order, with
+  prefetched ones and the attempt that found its end, as its generator has advanced as far
 - ``dealt``: the rest of the epoch when a run with other sizes started, instead of an order, or the ``place`` where that
   started; ``bits``: samples returned; ``own``: the loader's own state, and orders ``begun``; ``ended``: no more
 """
@@ -41,7 +41,7 @@ Position = dict[str, Any]
 WATCH = "_lightning_sagemaker_watch"
 """Attribute of a watched loader."""
 _KEPT = 4
-"""Positions that are kept: Lightning prefetches one batch if it does not know the length."""
+"""Number of positions that are kept: Lightning prefetches one batch if it does not know the length."""
 _LOOKED_AT = 3
 """Batches after which an order is assumed to draw nothing more from the global generators."""
 _END = object()
@@ -51,18 +51,18 @@ class Watch:
     """The position of one loader.
 
     Args:
-        loader: To be iterated once an epoch.
-        say: Called with a message if the order cannot be restored.
+        loader: The loader, which is iterated once an epoch.
+        report: Called with a message if the order cannot be restored.
 
     Attributes:
-        deferred: An iteration started now would be discarded: a checkpoint will set its start.
-        mark: Passes on the indices of each batch; given its number in the epoch too.
+        deferred: Whether an iteration that starts now would be discarded, as a checkpoint will set its start.
+        mark: Transforms the indices of each batch; its second argument is the batch's number in the epoch.
         passed, begun: The end of the epoch before, until the next begins; how often a loader's own state begins its order.
 
     """
 
-    def __init__(self, loader: Any, say: Callable[[str], None] = print) -> None:
-        self.loader, self._say = loader, say
+    def __init__(self, loader: Any, report: Callable[[str], None] = print) -> None:
+        self.loader, self._report = loader, report
         self.capture = Capture(loader, is_own=not isinstance(loader, DataLoader))
         self.deferred = self._said = self._ended = False
         self.mark: Callable[[object, int], object] = lambda batch, _: batch
@@ -74,9 +74,9 @@ class Watch:
         self._outer: Any = None
         self._birth: Captured | None = None
         self._order: Captured | None = None
-        self._states: dict[int, bytes] = {}  # of workers, after the last batch that each has given
-        self._latest: dict[int, bytes] = {}  # after the last that arrived
-        self._began: dict[int, bytes] = {}  # before the first of this iteration
+        self._states: dict[int, bytes] = {}  # worker -> state after its last batch that was returned
+        self._latest: dict[int, bytes] = {}  # worker -> state after its last batch that was received
+        self._began: dict[int, bytes] = {}  # worker -> state before its first batch of this iteration
         self._issued: list[npt.NDArray[np.int64]] = []
         self._taken = self._iterations = self._yielded = self._drawn = self._dealt_after = 0
         self._dealt: Sequence[Any] | None = None
@@ -93,11 +93,11 @@ class Watch:
         return bool(getattr(self.loader, "persistent_workers", False))
 
     def begin_epoch(self) -> None:
-        """Batches are counted from here."""
+        """Start counting the batches of an epoch."""
         self._taken = self._iterations = 0
         self._recent.clear()
 
-    # What is remembered
+    # Recording
 
     def position(self, taken: int) -> Position | None:
         """The position after ``taken`` batches of the epoch; None before an iteration."""
@@ -144,12 +144,12 @@ class Watch:
         return bits if self._bits_before is None else bits | self._bits_before
 
     def give(self, batch: Any, before: Any = None, own: Any = None) -> Any:
-        """A batch is returned: unpack what came with it.
+        """Record a batch that is returned to training, and unpack it.
 
         Args:
             batch: The loader's batch.
-            before: Random states before it was created, if it is created in this process.
-            own: The loader's own state before.
+            before: Random states before the batch was created, if it was created in this process.
+            own: The loader's own state before the batch.
 
         """
         if not self._recent:  # this batch may be trained on again
@@ -172,7 +172,7 @@ class Watch:
         """The loader's own state; None if it has none."""
         return self.loader.state_dict() if has_state(self.loader) else None
 
-    # Going to a position
+    # Restoring
 
     def seek(self, position: Position | None) -> None:
         """Start the next iteration at a position."""
@@ -196,9 +196,9 @@ class Watch:
         """Start the next iteration after ``done`` batches of an epoch, with these batches.
 
         Args:
-            batches: Samples of each.
+            batches: Sample indices of each batch.
             done: Batches of this size that count as trained on.
-            bits: Which samples are not among them, if known.
+            bits: The samples that are not among them, if known.
 
         """
         now = self.capture.take()
@@ -207,7 +207,7 @@ class Watch:
         self.seek({**facts, "states": {}, "began": {}, "own": None, "dealt": dealt})
 
     def begin_birth(self) -> Position | None:
-        """An iterator is being made: workers are seeded, and the order may begin, by what was drawn then."""
+        """Record or restore the random states for creating an iterator, which seeds workers and may draw the order."""
         wanted, self._wanted = self._wanted, None
         self._reached = wanted
         self._begin_iteration()
@@ -225,7 +225,7 @@ class Watch:
         return wanted
 
     def begin_order(self, wanted: Position | None) -> None:
-        """A loader with a custom iteration is about to return its first batch."""
+        """Record or restore the start of a custom iteration, before its first batch."""
         if wanted is None:
             self._order = self.capture.take()
         else:
@@ -233,15 +233,15 @@ class Watch:
             self.capture.put(self._order)
 
     def skip(self, wanted: Position) -> None:
-        """A loader with its own state continues after the consumed batches."""
+        """Count the consumed batches, as a loader with its own state continues after them."""
         self._yielded, self._taken = wanted["yielded"], self._taken + wanted["yielded"]
 
     def end(self) -> None:
-        """The iteration is exhausted."""
+        """Record that the iteration is exhausted."""
         self._ended = True
 
     def end_birth(self) -> None:
-        """Random numbers drawn from here on belong to the run again."""
+        """Restore the run's random states after an iterator was created."""
         if self._outer is not None:
             restore_random_state(self._outer)
             self._outer = None
@@ -253,20 +253,20 @@ class Watch:
         self._dealt, self._dealt_after, self._bits_before = None, 0, None
 
     def begin_again(self) -> None:
-        """Persistent workers are to start another epoch."""
+        """Start another epoch with persistent workers."""
         self._begin_iteration()
 
-    def hear(self, message: Any) -> None:
-        """Something has arrived from a worker, whether it is returned or not."""
+    def receive(self, message: Any) -> None:
+        """Record the state in a message from a worker, whether its batch is returned or not."""
         if isinstance(message, tuple) and isinstance(message[-1], Carried) and message[-1].state is not None:
             self._latest[message[-1].worker] = message[-1].state
 
     def have_begun_again(self) -> None:
-        """All workers have dropped prefetched batches, and start another epoch."""
+        """Record the workers' states at the start of another epoch, after they have dropped prefetched batches."""
         self._states = self._began = dict(self._latest)
 
     def indices(self, sampler: Any, wanted: Position | None) -> Iterator[Any]:
-        """The order of a sampler, from the wanted place on; it begins now."""
+        """Start the order of a sampler, from the wanted position on."""
         self.end_birth()
         if wanted is None or wanted["order"] is None:
             self._order = self.capture.take()
@@ -296,7 +296,7 @@ class Watch:
             self._drawn = max(self._drawn, done + number + 1)
             if before is not None and not equal_states(before, random_state(devices=False)):
                 self._said = True
-                self._say(
+                self._report(
                     f"{type(self.loader.sampler).__name__} draws from the global random number generators during iteration,"
                     " so a run that is resumed within an epoch trains on other samples. HINT: draw the order at the"
                     " beginning of __iter__, or from its own generator."
@@ -326,5 +326,5 @@ def has_state(loader: Any) -> bool:
 def _numbers(index: Any) -> npt.NDArray[np.int64]:
     try:
         return np.atleast_1d(np.asarray(index, dtype=np.int64))
-    except (TypeError, ValueError):  # samples may have names
+    except (TypeError, ValueError):  # indices may be names
         return np.full(len(index) if isinstance(index, list) else 1, -1, np.int64)

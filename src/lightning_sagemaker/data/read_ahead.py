@@ -17,18 +17,18 @@ from lightning_sagemaker.data.block_store import BlockStore, Integers, runs_of
 
 _THREADS = 8
 _AT_ONCE = 16
-"""Batches whose blocks are looked up together, which costs little more than for one."""
+"""Number of batches whose blocks are looked up together, which costs little more than for one."""
 
 _log = logging.getLogger(__name__)
 
 
 class ReadAhead:
-    """Passes batches on, and prefetches the blocks of the following ones. The order is known, so prefetching is exact.
+    """Forwards batches, and prefetches the blocks of the following ones. The order is known, so prefetching is exact.
 
     Args:
         store: Store of the blocks.
         blocks_of: The blocks of some batches' samples, ascending.
-        batches: How many to look ahead.
+        batches: Number of batches to look ahead.
 
     """
 
@@ -39,7 +39,7 @@ class ReadAhead:
         self._process: int | None = None
 
     def __call__(self, batches: Iterator[Integers]) -> Iterator[Integers]:
-        """The same batches."""
+        """Yield the same batches."""
         self._begin()
         following: deque[Integers] = deque()
         at_once = max(1, min(_AT_ONCE, self._batches // 8))
@@ -58,7 +58,7 @@ class ReadAhead:
         self._queue: SimpleQueue[range] = SimpleQueue()
         self._queued: set[int] = set()
         for _ in range(_THREADS):
-            # Daemons: a process that ends does not wait for what nobody will read.
+            # Daemon threads: an exiting process must not wait for blocks that nobody will read.
             threading.Thread(target=self._work, name="read-ahead", daemon=True).start()
 
     def _want(self, draws: Integers) -> None:
@@ -72,7 +72,7 @@ class ReadAhead:
             run = self._queue.get()
             try:
                 self._store.fetch_run(run)
-            except Exception as error:  # whoever reads the block tries again, and raises
+            except Exception as error:  # the reader of the block retries, and raises
                 _log.debug("blocks %s could not be prefetched: %s", run, error)
             finally:
                 self._queued.difference_update(run)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What reading from S3 costs: requests. Within a region the bytes themselves cost nothing."""
+"""The cost of reading from S3: requests are charged, transfer within a region is free."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ USD_PER_1000_READS = 0.0004
 
 
 def reading_cost(requests: float) -> str:
-    """Dollars for so many requests that read, as a phrase with the price they are counted at."""
+    """The dollars for a number of read requests, as a phrase with the price."""
     return f"some ${requests / 1000 * USD_PER_1000_READS:.2g} at ${USD_PER_1000_READS} for 1,000"

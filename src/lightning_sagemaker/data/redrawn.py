@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An order of batches that is drawn again, up to where an earlier run was.
+"""Redraws an order of batches, up to the position of an earlier run.
 
-Not up to the last batch that was trained on: workers ask for batches ahead, and at its end an order may draw once more (a
-``RandomSampler`` does). What the order draws from is then as far as it was, and nothing is drawn twice.
+This is after the last batch that was trained on: workers prefetch batches, and at its end an order may draw once more (a
+``RandomSampler`` does). The generator is then at the same position as before, and nothing is drawn twice.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ T = TypeVar("T")
 
 
 def redrawn(source: object, order: Iterator[T], done: int, drawn: int, issue: Callable[[T], None]) -> Iterator[T]:
-    """What remains of an order.
+    """The rest of an order.
 
     Args:
-        source: What the order is one of; with ``iterate_from`` nothing is drawn, so nothing needs to be drawn again.
-        order: From its beginning.
+        source: The sampler. With ``iterate_from`` its order is not drawn at random, so nothing needs to be redrawn.
+        order: Iterator from the beginning of the order.
         done: Batches that were trained on.
-        drawn: Batches that were asked for, including the one that was not there.
-        issue: Called with each of the former.
+        drawn: Number of draws, including the one that found the end.
+        issue: Called with each drawn batch.
 
     """
     if hasattr(source, "iterate_from"):
@@ -30,5 +30,5 @@ def redrawn(source: object, order: Iterator[T], done: int, drawn: int, issue: Ca
         return rest
     for batch in itertools.islice(order, done):
         issue(batch)
-    ahead = [*itertools.islice(order, max(drawn - done, 0 if done else 1))]  # it draws with the first
+    ahead = [*itertools.islice(order, max(drawn - done, 0 if done else 1))]  # the order is drawn with the first batch
     return itertools.chain(ahead, order)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads parts of S3 objects with boto3: retried where that may help, failed where it cannot, always with a deadline.
 
-boto3's own retries end when the response starts; a body that breaks off or trickles is not retried. So it makes one
-attempt, and retries are counted here.
+boto3's own retries end when the response starts; a truncated or stalled body is not retried. So boto3 makes one
+attempt, and retries are made here.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ SCHEME = "s3://"
 
 _CHUNK = 1 << 18
 _CHECKSUM = "crc32"
-"""Name of the metadata of an object."""
+"""Key of the checksum in an object's metadata."""
 _PAUSES = (0.1, 10.0)
-"""Seconds before the second attempt, doubled for each further one, and at most."""
+"""Seconds before the second attempt, doubled for each further one; and their maximum."""
 
 _MISSING = {"NoSuchKey", "NoSuchBucket", "404", "NotFound"}
 _TOO_SHORT = {"InvalidRange", "416"}
@@ -46,7 +46,7 @@ _log = logging.getLogger(__name__)
 
 
 class Listed(TypedDict):
-    """An object, as it is listed."""
+    """An entry of a list of objects."""
 
     Key: str
     Size: int
@@ -54,7 +54,7 @@ class Listed(TypedDict):
 
 
 class Page(TypedDict, total=False):
-    """Some objects of a list."""
+    """A page of a list of objects."""
 
     Contents: list[Listed]
     IsTruncated: bool
@@ -65,10 +65,10 @@ class Client(Protocol):
     """The part of boto3's client that is used."""
 
     def get_object(self, *, Bucket: str, Key: str, Range: str = ...) -> Mapping[str, Any]:
-        """Content, or a part of it."""
+        """The content of an object, or a range of it."""
 
     def head_object(self, *, Bucket: str, Key: str) -> Mapping[str, Any]:
-        """Size and metadata."""
+        """Size and metadata of an object."""
 
     def list_objects_v2(self, *, Bucket: str, Prefix: str, ContinuationToken: str = ...) -> Page:
         """A page of objects."""
@@ -79,10 +79,10 @@ class Client(Protocol):
 
 @dataclass(frozen=True)
 class _Clients:
-    """Of one process.
+    """The clients of one process.
 
     Args:
-        client: Does anything.
+        client: boto3's client.
         direct: Reads ranges directly, if possible.
 
     """
@@ -95,8 +95,8 @@ class S3Objects:
     """Reads and writes objects; may be used by several threads, and in processes that were forked or spawned.
 
     Args:
-        deadline: Seconds for one call with all its attempts.
-        timeout: Seconds without any byte, for one attempt.
+        deadline: Maximum seconds of a call with all its attempts.
+        timeout: Seconds without any byte after which an attempt fails.
         endpoint: URL of a server other than AWS's. Default: as boto3 finds it (``AWS_ENDPOINT_URL_S3``).
 
     """
@@ -113,11 +113,11 @@ class S3Objects:
         return {**own, "_process": None, "_found": None}
 
     def connect(self) -> None:
-        """Create the client now, which takes half a second of CPU time, and not while the first batch is awaited."""
+        """Create the client now, as this takes half a second of CPU time, for which the first batch would wait."""
         self._clients()
 
     def read(self, bucket: str, key: str, begin: int = 0, end: int | None = None) -> bytes:
-        """The bytes from ``begin`` to before ``end`` of an object, or all of them.
+        """Read the bytes from ``begin`` to ``end`` (exclusive) of an object; all of them without ``end``.
 
         Raises:
             DataReadError: If there is no such object, it is shorter, or it cannot be read within the deadline.
@@ -135,7 +135,7 @@ class S3Objects:
             bucket: Name of the bucket.
             key: Key of the object.
             begin: First byte.
-            buffer: Takes as many bytes as it has.
+            buffer: Output; its length is the number of bytes to read.
 
         Raises:
             DataReadError: As for :meth:`read`.
@@ -151,8 +151,8 @@ class S3Objects:
 
     def _read(self, client: Client, bucket: str, key: str, span: tuple[int, int | None], until: float) -> bytes:
         begin, end = span
-        asked = {} if end is None else {"Range": f"bytes={begin}-{end - 1}"}
-        answer = client.get_object(Bucket=bucket, Key=key, **asked)
+        ranged = {} if end is None else {"Range": f"bytes={begin}-{end - 1}"}
+        answer = client.get_object(Bucket=bucket, Key=key, **ranged)
         parts = []
         whole = str(answer.get("ContentRange", "")).rpartition("/")[2]
         if end is not None and whole.isdigit() and int(whole) < end:
@@ -167,7 +167,7 @@ class S3Objects:
         return content
 
     def checksum(self, bucket: str, key: str) -> tuple[int, str] | None:
-        """Bytes of an object, and the checksum that :meth:`upload` was given; None if there is none."""
+        """Bytes of an object, and the checksum that was passed to :meth:`upload`; None if there is no such object."""
         try:
             found = self._try(
                 lambda clients, _: clients.client.head_object(Bucket=bucket, Key=key), f"{SCHEME}{bucket}/{key}"
@@ -177,7 +177,7 @@ class S3Objects:
         return int(found["ContentLength"]), str(found["Metadata"].get(_CHECKSUM))
 
     def list_objects(self, bucket: str, prefix: str) -> list[tuple[str, int, str]]:
-        """Key, bytes and ETag of each object whose key begins with ``prefix``, by key.
+        """Key, bytes and ETag of each object whose key begins with ``prefix``, ordered by key.
 
         Raises:
             DataReadError: If there is no such bucket, or it cannot be listed within the deadline.
@@ -219,13 +219,13 @@ class S3Objects:
                         f" ({type(error).__name__}: {error}). HINT: {_advice(error)}"
                     ) from error
                 _log.debug("%s: attempt %d failed (%s), retrying in %.1f s", address, attempts, error, wait)
-                if _code(error) in _EXPIRED and self._found is clients:  # not if another thread made new ones
-                    self._found = None  # a new session reads files and variables again
+                if _code(error) in _EXPIRED and self._found is clients:  # not if another thread has created new ones
+                    self._found = None  # a new session rereads credentials from files and variables
                 time.sleep(wait)
                 pause = min(2 * pause, _PAUSES[1])
 
     def _clients(self) -> _Clients:
-        if self._process != os.getpid():  # sockets cannot be shared with the process that forked this one
+        if self._process != os.getpid():  # sockets cannot be shared with the parent of a fork
             self._process, self._found, self._making = os.getpid(), None, threading.Lock()
         found = self._found
         if found is None:
@@ -239,7 +239,7 @@ class MissingError(DamagedDataError):
 
 
 def split_address(address: str) -> tuple[str, str]:
-    """Bucket and key; a key of a folder without its last slash."""
+    """Split an address into bucket and key, without a trailing slash."""
     bucket, _, key = address.removeprefix(SCHEME).partition("/")
     if not address.startswith(SCHEME) or not bucket:
         raise DataReadError(f"{address!r} is not an S3 address. HINT: write s3://bucket/prefix.")
@@ -298,13 +298,13 @@ def _make_clients(timeout: float, endpoint: str | None) -> _Clients:
         read_timeout=timeout,
         retries={"total_max_attempts": 1},
         max_pool_connections=16,
-        response_checksum_validation="when_required",  # of a part of an object there is none
-        # Other servers seldom have a name for each bucket.
+        response_checksum_validation="when_required",  # a range of an object has no checksum
+        # Other servers rarely support bucket names as host names.
         s3={"addressing_style": "path" if endpoint else "auto"},
     )
     core = botocore.session.get_session()
     session = boto3.session.Session(botocore_session=core)
-    # Of its own: with a version of signatures set, kinds of buckets that need another could not be read.
+    # A separate client for presigning: with a signature version set, some kinds of buckets could not be read.
     signer = session.client("s3", endpoint_url=endpoint, config=config.merge(Config(signature_version="s3v4")))
 
     def sign(bucket: str, key: str, seconds: int) -> str:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How loader workers pass their batches: through shared memory, announced through a socket.
+"""Checks that loader workers can pass their batches: through shared memory, announced through a socket.
 
-If the one is not writable, training fails with a traceback; if the other's path is too long, only a thread of the
+If shared memory is not writable, training fails with a traceback; if the socket's path is too long, only a thread of the
 worker fails, and training hangs.
 """
 
@@ -19,9 +19,9 @@ from lightning_sagemaker.preflight import unusable_shared_memory
 
 _SHORT = "/tmp"
 _PATH = 104 if sys.platform == "darwin" else 108
-"""Bytes of a socket's path with its terminator (sys/un.h)."""
+"""Maximum bytes of a socket's path with its terminator (sys/un.h)."""
 _NAME = len("/pymp-xxxxxxxx/listener-xxxxxxxx") + 1
-"""What multiprocessing appends to the temporary folder."""
+"""Path that multiprocessing appends to the temporary folder."""
 
 
 def prepare_sharing(dataloader: Any) -> None:
@@ -40,13 +40,13 @@ def prepare_sharing(dataloader: Any) -> None:
 
 
 def is_too_long(folder: str) -> bool:
-    """Whether a socket of multiprocessing in this temporary folder has a path that no system takes."""
+    """Whether the path of multiprocessing's socket in this temporary folder is too long for any system."""
     return len(os.fsencode(folder)) + _NAME > _PATH
 
 
 @cache
 def _shorten() -> None:
-    """Have multiprocessing create its folder, used by this process and its children, where paths are short."""
+    """Make multiprocessing create its folder, for this process and its children, at a short path."""
     before, tempfile.tempdir = tempfile.tempdir, _SHORT
     try:
         util.get_temp_dir()

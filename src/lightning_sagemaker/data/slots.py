@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory that loader workers share with the training process, through which the arrays of a message go.
+"""Memory that loader workers share with the training process, for the arrays of a message.
 
 A pipe copies a message 64 KB at a time and wakes both sides for each; new shared memory, as torch creates for each tensor,
 has its pages mapped one by one on both sides. This memory is mapped once and reused.
 
-Forked workers inherit it. Others get None in its place, and send their arrays within the message. It is not in ``/dev/shm``,
+Forked workers inherit it. Others get None instead, and send their arrays within the message. It is not in ``/dev/shm``,
 which is small in many containers.
 """
 
@@ -20,16 +20,16 @@ from weakref import WeakValueDictionary
 T = TypeVar("T")
 
 _ALL: WeakValueDictionary[int, Slots] = WeakValueDictionary()
-"""By number, which is the same in a forked worker."""
+"""Number -> slots; the number is the same in a forked worker."""
 _numbers = itertools.count()
 
 
 class Slots:
-    """Slots of each worker, which it uses in turn.
+    """The slots of each worker, which the worker uses in turn.
 
     Args:
         workers: Number of workers.
-        each: Messages that a worker may have in transit.
+        each: Maximum messages of a worker in transit.
         size: Bytes of a slot.
 
     """
@@ -49,11 +49,11 @@ class Slots:
         """Called in a worker: write the arrays of ``content`` into its next slot.
 
         Args:
-            content: When it is unpickled it must copy its arrays, as the slot is reused then.
+            content: Must copy its arrays when it is unpickled, as the slot is reused then.
             worker: Index of the worker.
 
         Returns:
-            What to send, which is unpickled as ``content``: itself if the slot is too small, or not read yet.
+            The object to send, which is unpickled as ``content``: itself if the slot is too small, or not read yet.
 
         """
         slot = worker * self._each + self._written % self._each
@@ -71,7 +71,7 @@ class Slots:
         return cast("T", _Sent(self._number, slot, head, list(map(len, parts))))
 
     def take(self, slot: int, head: bytes, lengths: list[int]) -> object:
-        """Called in the training process: what was put into a slot."""
+        """Called in the training process: read the content of a slot."""
         ends = itertools.accumulate(lengths, initial=slot * self._size)
         parts = [self._memory[begin:end] for begin, end in itertools.pairwise(ends)]
         content: object = pickle.loads(head, buffers=parts)
@@ -80,7 +80,7 @@ class Slots:
 
 
 def _none() -> None:
-    """In place of slots."""
+    """Unpickles as None in place of slots."""
 
 
 class _Sent:
@@ -95,4 +95,4 @@ class _Sent:
 
 def _take(number: int, slot: int, head: bytes, lengths: list[int]) -> object:
     slots = _ALL.get(number)
-    return [] if slots is None else slots.take(slot, head, lengths)  # none: nobody waits for the message any more
+    return [] if slots is None else slots.take(slot, head, lengths)  # without slots nobody waits for it

@@ -23,13 +23,13 @@ from lightning_sagemaker.data.read_ahead import ReadAhead
 from lightning_sagemaker.data.s3_objects import S3Objects, split_address
 
 WINDOW = 64
-"""Blocks whose samples are shuffled together: some 64 MiB, which the first batch waits for. A second is prefetched."""
+"""Number of blocks of a window, about 64 MiB, for which the first batch waits. The next window is prefetched."""
 
 LEAST = 4 * WINDOW
-"""Blocks that a store must hold: the current window and the next, for loaders at slightly different positions."""
+"""Number of blocks that a store must hold: two windows, for loaders at slightly different positions."""
 
 _ATTEMPTS = 4
-"""Attempts to fetch a block with a wrong checksum: a body may be truncated in transit."""
+"""Maximum attempts to fetch a block with a wrong checksum, as a body may be truncated in transit."""
 
 _log = logging.getLogger(__name__)
 
@@ -39,8 +39,8 @@ class BlockFetch:
 
     Args:
         address: URI of the folder with the shards, ``s3://bucket/prefix``.
-        splits: Whose blocks are numbered one split after the other.
-        objects: Reads them.
+        splits: Indexes of the splits, whose blocks are numbered one split after the other.
+        objects: Reads the objects.
         skip_damaged: Return another block of the split instead of a damaged one, instead of an error.
 
     """
@@ -56,11 +56,11 @@ class BlockFetch:
         self._firsts = [0, *accumulate(index.blocks for index in self._splits)]
 
     def __call__(self, first: int, count: int, buffer: memoryview) -> list[Content]:
-        """So many blocks from ``first`` on; valid until the buffer is used again.
+        """Read ``count`` blocks from ``first`` on; valid until the buffer is reused.
 
         Raises:
-            DamagedDataError: If one is missing or corrupt, and there is no replacement.
-            DataReadError: If it cannot be read now.
+            DamagedDataError: If a block is missing or corrupt, and there is no replacement.
+            DataReadError: If a block cannot be read now.
 
         """
         split = bisect_right(self._firsts, first) - 1
@@ -71,7 +71,7 @@ class BlockFetch:
         except DamagedDataError as error:
             if count == 1:
                 return self._replace(index, number, buffer, error)
-        # Of two splits, or not all intact.
+        # The blocks are of two splits, or not all intact.
         size = len(buffer) // count
         return [self(first + place, 1, buffer[place * size : (place + 1) * size])[0] for place in range(count)]
 
@@ -81,7 +81,7 @@ class BlockFetch:
         self._skipped += 1
         what = "%s; training on another block instead (%d blocks so far in this process)"
         _log.warning(what, str(error).split(" HINT:")[0], self._skipped)
-        full = index.rows // index.block  # the last may be shorter, and could not replace another
+        full = index.rows // index.block  # without a shorter last block, which could not replace another
         for other in replacements(number % max(1, full), full):
             with contextlib.suppress(DamagedDataError):
                 return self._read(index, other, 1, buffer)
@@ -113,13 +113,13 @@ class BlockFetch:
 
 
 class StreamedRows:
-    """The rows of all splits of one set of data.
+    """The rows of all splits of one data set.
 
     Args:
         address: URI of the folder with the shards, ``s3://bucket/prefix``.
-        splits: Their index.
+        splits: Split -> index.
         cache: Folder for the store, on the host's own disk.
-        limit: Bytes of disk to use at most.
+        limit: Maximum bytes of disk to use.
         objects: Reads from S3.
         skip_damaged: As for :class:`BlockFetch`.
 
@@ -151,24 +151,24 @@ class StreamedRows:
         self._before = self.store.counts
 
     def rows(self, split: str) -> int:
-        """How many a split has."""
+        """Number of rows or columns of a split."""
         return self._splits[split].rows
 
     def fetched(self) -> tuple[int, int]:
-        """Requests and bytes of this host, all its processes together, since the rows were opened here."""
+        """Requests and bytes of all processes of this host, since the rows were opened here."""
         requests, size = (self.store.counts[name] - self._before[name] for name in ("requests", "bytes"))
         return requests, size
 
     def columns(self, split: str) -> int:
-        """How many a split has."""
+        """Number of rows or columns of a split."""
         return len(self._splits[split].columns)
 
     def read(self, split: str, column: int, indices: Integers) -> npt.NDArray[Any]:
-        """Rows of a column: ``[len(indices), width]``, of the type in the shards."""
+        """Rows of a column, ``[len(indices), width]``, with the shards' dtype."""
         index = self._splits[split]
         blocks, places = np.divmod(indices, index.block)
         kind, width = np.dtype(index.columns[column].dtype), index.columns[column].width
-        row = np.dtype((np.void, index.columns[column].row_bytes))  # copied in one piece, not number by number
+        row = np.dtype((np.void, index.columns[column].row_bytes))  # rows are copied as one piece, not by element
         offset = index.offsets[column]
 
         def copy(contents: Bytes, numbers: Integers) -> npt.NDArray[Any]:
@@ -183,11 +183,11 @@ class StreamedRows:
         return self.store.read(blocks + first, copy)
 
     def blocks(self, split: str) -> Blocks:
-        """How training reads a split."""
+        """The grouping of samples with which training reads a split."""
         return Blocks(RUN * self._splits[split].block, WINDOW // RUN, near=True)
 
     def ahead(self, split: str, batches: int) -> ReadAhead:
-        """Fetches what the next ``batches`` need while one is trained on."""
+        """Prefetches the blocks of the next ``batches`` during the current step."""
         index, first = self._splits[split], self._firsts[split]
 
         def blocks_of(draws: Integers) -> Integers:
@@ -202,7 +202,7 @@ class StreamedRows:
 
 
 def whole_runs(blocks: Integers, count: int) -> Integers:
-    """All blocks of the runs of some of ``count`` blocks, ascending: neighbours of a needed block are needed soon."""
+    """All blocks of the runs that contain ``blocks``, of ``count`` in total, ascending: neighbors are needed soon."""
     runs = np.unique(blocks // RUN)
     whole = (runs[:, None] * RUN + np.arange(RUN)).reshape(-1)
     return whole[whole < count]

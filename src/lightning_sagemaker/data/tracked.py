@@ -31,21 +31,21 @@ require(DataLoader, "_get_iterator", "_index_sampler")
 require(_MultiProcessingDataLoaderIter, "_try_put_index", "_reset", "_get_data")
 
 
-def watch(loader: Any, say: Callable[[str], None]) -> tuple[Any, Watch]:
+def watch(loader: Any, report: Callable[[str], None]) -> tuple[Any, Watch]:
     """Track a loader from its next iteration on.
 
     Args:
         loader: An iterable that is iterated once an epoch. The class of a ``DataLoader`` is replaced by a subclass.
-        say: Called with a message if the order cannot be restored.
+        report: Called with a message if the order cannot be restored.
 
     Returns:
-        The loader, or what is to be iterated instead, and its watch.
+        The loader, or a wrapper to iterate instead, and its watch.
 
     """
     found = getattr(loader, WATCH, None)
     if isinstance(found, Watch):
         return loader, found
-    watched = Watch(loader, say)
+    watched = Watch(loader, report)
     if not isinstance(loader, DataLoader):
         return Foreign(loader, watched), watched
     kind = type(loader)
@@ -58,7 +58,7 @@ def watch(loader: Any, say: Callable[[str], None]) -> tuple[Any, Watch]:
 def release(loader: Any) -> None:
     """Restore a tracked loader."""
     if isinstance(loader, (_Seeking, _Replaying)):
-        if isinstance(loader._iterator, _InWorkers):  # it asks its watch
+        if isinstance(loader._iterator, _InWorkers):  # it depends on its watch
             loader._iterator._shutdown_workers()
             loader._iterator = None
         loader.__class__ = loader._kind
@@ -66,11 +66,11 @@ def release(loader: Any) -> None:
 
 
 def pass_end(watched: Watch, position: Position) -> None:
-    """Move a loader to an epoch's end, where a checkpoint was saved; the next iteration is that of the next epoch."""
+    """Move a loader to an epoch's end, where a checkpoint was saved; the next iteration is of the next epoch."""
     outer = random_state()
     if position["own"] is not None and has_state(watched.loader):
         watched.loader.load_state_dict(position["own"])
-        if not position.get("ended", True):  # as Lightning leaves one whose length it knows
+        if not position.get("ended", True):  # Lightning stops before the end of a loader whose length it knows
             getattr(watched.loader, "_kind", type(watched.loader)).__iter__(watched.loader)
     elif watched.is_persistent:
         catch_up(watched, position)
@@ -89,14 +89,14 @@ def catch_up(watched: Watch, position: Position) -> None:
 
 
 def iterates_as_torch(kind: type) -> bool:
-    """Whether a class of loaders iterates as torch's does, or says that it does."""
+    """Whether a class of loaders iterates as torch's does, or declares that it does."""
     names = ("__iter__", "_get_iterator", "_index_sampler")
     own = all(getattr(kind, name) is getattr(DataLoader, name) for name in names)
     return own or bool(getattr(kind, "iterates_as_torch", False))
 
 
 class _Order:
-    """Stands in for a loader's sampler."""
+    """Replaces a loader's sampler."""
 
     def __init__(self, loader: _Seeking, sampler: Any) -> None:
         self._loader, self._sampler = loader, sampler
@@ -146,7 +146,7 @@ class _Seeking(DataLoader[Any]):
         if watched.deferred:
             return iter(())
         if self.persistent_workers and self._iterator is not None:
-            if watched.is_sought and isinstance(self._iterator, _InWorkers):  # their place is another one
+            if watched.is_sought and isinstance(self._iterator, _InWorkers):  # its workers are at another position
                 self._iterator._shutdown_workers()
                 self._iterator = None
             else:
@@ -163,7 +163,7 @@ class _Seeking(DataLoader[Any]):
         finally:
             watched.end_birth()
         if wanted is not None and self._indices is not None:
-            self._indices.begin()  # there may be no other batch, and the next epoch's order follows from these
+            self._indices.begin()  # even without another batch, as the next epoch's order depends on these draws
             iterator.catch_up()
         return iterator
 
@@ -203,7 +203,7 @@ class _Counting:
 
     def __next__(self) -> Any:
         self.catch_up()
-        if self._ahead is not None:  # the batch that was fetched ahead was made with other numbers than training's next
+        if self._ahead is not None:  # it was drawn with earlier random states than training's
             restore_random_state(self._ahead)
             self._ahead = None
         before = random_state() if self._notes else None
@@ -220,7 +220,7 @@ class _InProcess(_Counting, _SingleProcessDataLoaderIter):
 
 
 class _InWorkers(_Counting, _MultiProcessingDataLoaderIter):
-    """Batches created by workers; the first goes to the one whose turn it is."""
+    """Batches created by workers; the first is requested from the worker whose turn it is."""
 
     def __init__(self, loader: Any, wanted: Position | None, again: Position | None) -> None:
         self.begin_counting(loader, again)
@@ -230,7 +230,7 @@ class _InWorkers(_Counting, _MultiProcessingDataLoaderIter):
 
     def _get_data(self) -> Any:
         found = super()._get_data()  # type: ignore[no-untyped-call]
-        self._watch.hear(found)
+        self._watch.receive(found)
         return found
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
@@ -246,7 +246,7 @@ class _InWorkers(_Counting, _MultiProcessingDataLoaderIter):
 
 
 class _InGroups(_InWorkers, InGroups):
-    """Several batches in a message; they depend on their indices only, so any worker may make the first."""
+    """Several batches in a message; they depend on their indices only, so any worker may load the first."""
 
 
 class _Replaying(DataLoader[Any]):
@@ -282,7 +282,7 @@ def _begin(watched: Watch, begin: Callable[[], Iterator[Any]]) -> Iterator[Any]:
     passed, wanted = watched.passed, watched.begin_birth()
     try:
         if wanted is not None and wanted["own"] is not None and wanted.get("ended", False):
-            watched.skip(wanted)  # what it says is where it begins the next epoch
+            watched.skip(wanted)  # its state is also where the next epoch begins
             watched.end()
             return iter(())
         with drawn_once(watched, wanted or passed):
@@ -297,7 +297,7 @@ def _begin(watched: Watch, begin: Callable[[], Iterator[Any]]) -> Iterator[Any]:
 
 
 def _read_again(watched: Watch, batches: Iterator[Any], wanted: Position) -> None:
-    """At once, and not with the next batch, as there may be none: the next epoch depends on these."""
+    """Re-read consumed batches now rather than with the next one, which may not exist: the next epoch depends on them."""
     outer = random_state()
     watched.begin_order(wanted)
     for _ in range(wanted["yielded"]):
@@ -307,14 +307,14 @@ def _read_again(watched: Watch, batches: Iterator[Any], wanted: Position) -> Non
 
 def _counted(watched: Watch, batches: Iterator[Any], wanted: Position | None) -> Iterator[Any]:
     loader = watched.loader
-    asks = has_state(loader) and not _has_length(loader)  # of such a loader Lightning fetches a batch ahead
+    prefetches = has_state(loader) and not _has_length(loader)  # of such a loader Lightning fetches a batch ahead
     draws = not getattr(loader, "num_workers", 0)
     if wanted is None:
         watched.begin_order(None)
-    elif wanted["ahead"] is not None:  # the next batch was made with other numbers than training's next
+    elif wanted["ahead"] is not None:  # it was drawn with earlier random states than training's
         restore_random_state(wanted["ahead"])
     while True:
-        before, own = random_state() if draws else None, watched.own_state() if asks else None
+        before, own = random_state() if draws else None, watched.own_state() if prefetches else None
         batch = next(batches, _END)
         if batch is _END:
             watched.end()

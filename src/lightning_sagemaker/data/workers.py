@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loader workers exit when the training process tells them to: not on a stop signal, and then at once.
+"""Loader workers exit only when the training process makes them: not on a stop signal, and then at once.
 
 torchrun, a scheduler and Ctrl-C send their signal to all processes of a group, the workers included. Without its
 workers the training process cannot complete the step after which it would write its checkpoint. So workers ignore such
@@ -30,21 +30,21 @@ from lightning_sagemaker._compat.guard import require
 from lightning_sagemaker.data.parent import end_with_parent
 
 STOP_SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGUSR1") if hasattr(signal, name))
-"""Signals that stop a training process; Windows has two of them."""
+"""Signals that stop a training process; Windows supports two of them."""
 
 _CAN_BLOCK = hasattr(signal, "pthread_sigmask")
 
 _GRACE = 0.3
-"""Seconds in which all workers may exit by themselves: idle ones need a tenth of it."""
+"""Seconds that all workers have to exit by themselves: idle ones need a tenth of it."""
 
 
 def ignore_stop_signals(signals: Sequence[signal.Signals] = STOP_SIGNALS) -> None:
-    """Called in a worker: it ignores such signals, but exits with the training process. Its children ignore them too.
+    """Make this worker, and its children, ignore ``signals``; it still exits with the training process.
 
-    One that arrived while they were held is dropped. torch has set its own handler for SIGTERM just before.
+    A signal that arrived while they were held is dropped. torch has set its own handler for SIGTERM just before.
 
     Args:
-        signals: As :func:`signals_held`.
+        signals: Signals to ignore, as in :func:`signals_held`.
 
     """
     for number in signals:
@@ -56,9 +56,9 @@ def ignore_stop_signals(signals: Sequence[signal.Signals] = STOP_SIGNALS) -> Non
 
 @cache
 def leave_alone_what_is_inherited() -> None:
-    """From now on a forked process does not collect what existed before the fork.
+    """Exclude objects from before the fork from garbage collection in a forked process.
 
-    An iterator that the training process had dropped, and not collected yet, would in a worker shut down its own workers,
+    An iterator that the training process had dropped but not collected yet would, in a worker, shut down its own workers,
     and close files that the worker reads its indices from.
     """
     if hasattr(os, "register_at_fork"):
@@ -67,12 +67,12 @@ def leave_alone_what_is_inherited() -> None:
 
 @contextmanager
 def signals_held(context: Any = None, signals: Sequence[signal.Signals] = STOP_SIGNALS) -> Iterator[None]:
-    """Processes started within it have ``signals`` blocked; the starting thread receives them later.
+    """Context in which started processes have ``signals`` blocked; the starting thread receives them later.
 
     So from the first moment of a worker until its :func:`ignore_stop_signals` no signal can end it, whether it is
     forked or spawned. A fork server that is started here has them blocked for good, and so have the workers that it
     forks; one that somebody started before can be ended by a signal to the group, and its workers with it. In the
-    training process a signal that is sent meanwhile may be taken by another thread: it is noted either way.
+    training process a signal that is sent meanwhile may be delivered to another thread: it is handled either way.
 
     Args:
         context: A loader's ``multiprocessing_context``; None for the default one.
@@ -80,11 +80,11 @@ def signals_held(context: Any = None, signals: Sequence[signal.Signals] = STOP_S
 
     """
     leave_alone_what_is_inherited()
-    if not _CAN_BLOCK:  # nor can a signal be sent to a group of processes there
+    if not _CAN_BLOCK:  # such a system has no signals to process groups either
         yield
         return
     if (context or multiprocessing).get_start_method() != "fork":
-        resource_tracker.ensure_running()  # it would unblock the signals when it is started (Python 3.11)
+        resource_tracker.ensure_running()  # starting it within would unblock the signals (Python 3.11)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     try:
         yield
@@ -93,13 +93,13 @@ def signals_held(context: Any = None, signals: Sequence[signal.Signals] = STOP_S
 
 
 def end_quickly(iterator: Any) -> None:
-    """When ``iterator`` ends, its workers exit within a second. Called once, after its creation.
+    """Make the workers of ``iterator`` exit within a second when it ends. Call once, after its creation.
 
     Workers have a moment to exit by themselves, and are then killed: by torch's ``_shutdown_workers``, or by
     ``multiprocessing`` if Python ends first. Both would send SIGTERM, which workers ignore.
 
     Args:
-        iterator: Over a ``DataLoader``; one without workers is unchanged.
+        iterator: Iterator of a ``DataLoader``; one without workers is not changed.
 
     Raises:
         NameGone: If this version of torch or Python does not shut down workers in the known way.
@@ -120,10 +120,10 @@ def end_quickly(iterator: Any) -> None:
 
 
 class _Ending:
-    """The end of one iterator's workers; it does not keep the iterator alive, whose deletion ends them.
+    """Ends one iterator's workers. Does not keep the iterator alive, whose deletion ends them.
 
     Args:
-        iterator: Theirs.
+        iterator: The iterator.
 
     """
 
@@ -132,13 +132,13 @@ class _Ending:
         self._deadline: float | None = None
 
     def patience(self) -> float:
-        """Seconds to wait for a worker; the clock runs from the first time on."""
+        """Seconds to wait for a worker; the time limit for all starts with the first call."""
         if self._deadline is None:
             self._deadline = time.monotonic() + _GRACE
         return max(0.0, self._deadline - time.monotonic())
 
     def expect_deaths(self) -> None:
-        """Torch treats a killed worker as a failure, unless it is unregistered."""
+        """Unregister the workers, as torch treats a killed worker as a failure."""
         iterator = self._iterator()
         if iterator is not None and iterator._worker_pids_set:
             _utils.signal_handling._remove_worker_pids(id(iterator))

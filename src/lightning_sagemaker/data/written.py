@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parts of a loader's position, as plain containers for a checkpoint."""
+"""Converts parts of a loader's position to plain containers for a checkpoint, and back."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from lightning_sagemaker.data.captured import Captured
 
 
 def read(states: dict[int, bytes]) -> dict[str, Captured]:
-    """Of workers, as a checkpoint may hold them."""
+    """Convert workers' states to a checkpoint's format."""
     return {str(worker): pickle.loads(state) for worker, state in states.items()}
 
 
 def written(states: dict[str, Captured]) -> dict[int, bytes]:
-    """As workers take them."""
+    """Convert workers' states from a checkpoint's format."""
     return {int(worker): pickle.dumps(state) for worker, state in states.items()}
 
 

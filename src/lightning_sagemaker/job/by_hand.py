@@ -13,14 +13,14 @@ from lightning_sagemaker.job.source import Source
 from lightning_sagemaker.job.types import SageMakerJobError
 
 _NAMES = {"LOCAL_RANK": 0, "RANK": 0, "WORLD_SIZE": 1, "NODE_RANK": 0, "GROUP_RANK": 0, "MASTER_PORT": 1}
-"""Variable -> its least value."""
+"""Variable -> minimum value."""
 
 
 def read(source: Source) -> None:
-    """Record what is set, in ``source.by_hand`` and as a note.
+    """Record the variables that are set, in ``source.by_hand`` and as a note.
 
     Raises:
-        SageMakerJobError: If one is not a number.
+        SageMakerJobError: If one is not an integer, or below its minimum.
 
     """
     numbers = {name: source.integer(name, minimum) for name, minimum in _NAMES.items()}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``output/failure``: why a job failed, where SageMaker and this package's launcher read it."""
+"""Writes ``output/failure``, from which SageMaker and this package's launcher read why a job failed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def write_failure(
         path: The job's failure file. Nothing is raised if it cannot be written.
         error: The error of this process.
         rank: Rank of this process.
-        environment: Variables whose secrets must not be in the text; this process's when None.
+        environment: Variables whose secrets are masked in the text; this process's if None.
         step: The last step that was completed, if known.
 
     """
@@ -46,7 +46,7 @@ def write_failure(
             if path.exists() and not path.stat().st_size:
                 temporary.replace(path)
             else:
-                os.link(temporary, path)  # fails if there is one, else atomic
+                os.link(temporary, path)  # atomic; fails if the file exists
         finally:
             temporary.unlink(missing_ok=True)
 

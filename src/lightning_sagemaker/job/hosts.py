@@ -20,13 +20,13 @@ LOCAL_HOST = "localhost"
 
 @dataclass(frozen=True)
 class Hosts:
-    """Host facts.
+    """The hosts of a job, as seen by this host.
 
     Attributes:
         names: Hosts that train together, first the main one.
-        current: This one.
-        group: Its instance group.
-        groups: All groups.
+        current: Name of this host.
+        group: Instance group of this host.
+        groups: All instance groups.
         instance_type: Instance type of this host.
         network_interface: Network interface between the hosts.
 
@@ -81,7 +81,7 @@ def read_hosts(source: Source) -> Hosts:
 
 
 def fit_to_launch(source: Source, hosts: Hosts, ranks: Ranks) -> Hosts:
-    """``hosts`` as used by the launcher: this one at its node rank, and only those with processes.
+    """Restrict ``hosts`` to those with processes, with this host at its node rank.
 
     Raises:
         SageMakerJobError: If the launcher's world needs more hosts than the job has.
@@ -149,7 +149,7 @@ def _resource_config(source: Source) -> tuple[dict[str, object], str]:
 
 
 def _all_hosts(source: Source, config: dict[str, object], origin: str) -> tuple[str, ...]:
-    """Every host, in the order of ``SM_HOSTS`` where that names the same ones: SDK 3 sorts it, and ranks by it."""
+    """All hosts, in the order of ``SM_HOSTS`` if that lists the same ones: SDK 3 sorts it and assigns ranks by it."""
     listed = source.names("SM_HOSTS")
     in_config = None if config.get("hosts") is None else check_names(config["hosts"], f"hosts in {origin}")
     if listed and (not in_config or set(listed) == set(in_config)):
@@ -202,7 +202,7 @@ def _training_hosts(
     """The hosts of the distribution's groups in the order listed, which is the launcher's; all hosts without groups."""
     chosen = source.names("SM_DISTRIBUTION_INSTANCE_GROUPS") or ()
     together = tuple(name for g in groups if g.name in chosen for name in g.hosts)
-    if not together and len(groups) > 1 and group is not None:  # each program is on its own, on hosts that differ
+    if not together and len(groups) > 1 and group is not None:  # the groups' programs are independent of each other
         source.notes.append(
             f"The job has {len(groups)} instance groups and the distribution selects none of them: hosts train "
             "together within"
@@ -222,7 +222,7 @@ def _training_hosts(
 
 
 def _fact(source: Source, field: str, config: dict[str, object], key: str, origin: str, variable: str) -> str | None:
-    """A text from the configuration, else from a variable."""
+    """A string from the configuration, else from a variable."""
     value = _text(config, key)
     if value is not None:
         return source.found(field, origin, value)

@@ -17,10 +17,10 @@ _FLAGS = {
     "sagemaker_pytorch_ddp_enabled": Distribution.DDP,
     "sagemaker_torch_distributed_enabled": Distribution.TORCH_DISTRIBUTED,
 }
-"""In the order in which the container checks them. SMDDP's flag, its last, holds whatever the others are."""
+"""Flags in the order in which the container checks them. SMDDP's, the last one, applies whatever the others are."""
 
 _RESERVED = ("_tuning_objective_metric", "default_user_module_name")
-"""Hyperparameters of the service that do not begin with ``sagemaker_``."""
+"""Hyperparameters that the service adds and that do not begin with ``sagemaker_``."""
 
 _SDK_CHANNELS = ("code", "sm_drivers")
 """Channels that SDK 3 adds to the user's."""
@@ -58,7 +58,7 @@ def read_intent(source: Source) -> Intent:
 
 
 def read_channels(source: Source) -> Mapping[str, Path]:
-    """Channel name -> its folder, without those that the SDK adds for itself.
+    """Channel name -> its folder, without the channels that the SDK adds for itself.
 
     Raises:
         SageMakerJobError: If the list of channels is malformed.
@@ -83,7 +83,7 @@ def _channel_folder(source: Source, name: str) -> Path:
 
 
 def _all_hyperparameters(source: Source) -> dict[str, object]:
-    """The file has the service's own in addition to the user's; ``SM_HPS``, decoded by the container, has the user's."""
+    """All hyperparameters: the file also has the service's; ``SM_HPS``, decoded by the container, only the user's."""
     file = source.file("hyperparameters")
     in_file = {name: decode_or_keep(value) for name, value in (file or {}).items()}
     decoded = source.json("SM_HPS", dict)
@@ -96,16 +96,16 @@ def _all_hyperparameters(source: Source) -> dict[str, object]:
 def _model_parallel_parameters(
     source: Source, hyperparameters: dict[str, object], config: dict[str, object] | None
 ) -> dict[str, object]:
-    """``mp_parameters`` of either generation; empty when there are none."""
+    """``mp_parameters`` of either generation; empty if there are none."""
     given = source.json("SM_HP_MP_PARAMETERS", dict)
     if given:
         return source.found("model_parallel_parameters", "SM_HP_MP_PARAMETERS", given)
-    wish = hyperparameters.get("mp_parameters")
-    if isinstance(wish, dict) and wish:
-        return source.found("model_parallel_parameters", "hyperparameter mp_parameters", wish)
-    if wish and not isinstance(wish, dict):  # an empty text is what Hugging Face's TrainingArguments default to
+    requested = hyperparameters.get("mp_parameters")
+    if isinstance(requested, dict) and requested:
+        return source.found("model_parallel_parameters", "hyperparameter mp_parameters", requested)
+    if requested and not isinstance(requested, dict):  # the default in Hugging Face's TrainingArguments is empty
         raise SageMakerJobError(
-            f"Hyperparameter mp_parameters is {wish!r}. HINT: give an object, such as"
+            f"Hyperparameter mp_parameters is {requested!r}. HINT: set an object, such as"
             ' {"partitions": 2, "microbatches": 4} or {"tensor_parallel_degree": 8}.'
         )
     smp = (config or {}).get("smp")

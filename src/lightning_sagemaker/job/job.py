@@ -22,13 +22,13 @@ DEFAULT_ROOT = "/opt/ml"
 """Base folder of every training container."""
 
 MODEL, OUTPUT, CHECKPOINTS = "model", "output/data", "checkpoints"
-"""Folders in it."""
+"""Folders below it."""
 
 DEFAULT_PORT = 7777
 """Port of the main process in both generations of containers."""
 
 SMDDP_PORT_OFFSET = 2
-"""SMDDP derives MASTER_PORT from its server's port like this, if it is not set (AWS's SMDDP documentation)."""
+"""MASTER_PORT minus the port of SMDDP's server, if MASTER_PORT is not set (AWS's SMDDP documentation)."""
 
 _LOOPBACK = "127.0.0.1"
 
@@ -49,7 +49,7 @@ class SageMakerJob:
         in_container: Whether this is a SageMaker training job, real or simulated.
         simulated: Whether ``lightning-sagemaker local`` simulates the job.
         hosts: Hosts that train together, in node-rank order; the first is the main one.
-        current_host: This one.
+        current_host: Name of this host.
         num_nodes: ``len(hosts)``.
         node_rank: Index of ``current_host`` in ``hosts``.
         num_gpus: GPUs of this host.
@@ -62,18 +62,18 @@ class SageMakerJob:
         model_dir: Its content becomes the job's model artifact.
         output_dir: For everything else that is kept after the job.
         checkpoint_dir: Synced with S3 while the job runs, if the job is configured for it.
-        hyperparameters: The user's, decoded.
+        hyperparameters: The user's hyperparameters, decoded.
         distribution: The requested distribution.
         model_parallel_parameters: ``mp_parameters``; empty when there are none.
         launcher: What started this process.
-        global_rank: As the launcher set it; None without a launcher, as the next three.
-        local_rank: Likewise.
-        world_size: Likewise.
-        local_world_size: Likewise.
+        global_rank: Set by the launcher; None without a launcher, as the next three.
+        local_rank: Set by the launcher, below ``local_world_size``.
+        world_size: Set by the launcher: number of processes.
+        local_world_size: Set by the launcher: number of processes on this host.
         by_hand: The launcher variables that are set, if the set is incomplete.
-        main_address: Where the process with rank 0 listens; empty if unknown, under an mpirun on several hosts without
+        main_address: Address of the process with rank 0; empty if unknown, under an mpirun on several hosts without
             ``MASTER_ADDR``.
-        main_port: Its port.
+        main_port: Port of the process with rank 0.
         smddp_version: Version of AWS's SMDDP where it is installed; None elsewhere (this package's shim does not
             count).
         smddp_variables: Variables that select SMDDP's collectives and their sizes.
@@ -148,7 +148,7 @@ class SageMakerJob:
         """``main_address``, if it is known.
 
         Raises:
-            SageMakerJobError: If it is not.
+            SageMakerJobError: If it is unknown.
 
         """
         if not self.main_address:
@@ -161,7 +161,7 @@ class SageMakerJob:
 
     @classmethod
     def local(cls) -> SageMakerJob:
-        """This machine only, whatever its variables are: one host, no launcher."""
+        """A job of this machine only, whatever its variables are: one host, no launcher."""
         source = Source({}, Path(DEFAULT_ROOT))
         gpus, cpus = _hosts.count_gpus(source), _hosts.count_cpus(source)
         return cls(num_gpus=gpus, num_cpus=cpus, smddp_version=_smddp_version())
@@ -292,7 +292,7 @@ def _rendezvous(
 def _reaches_main_host(address: str, hosts: Hosts, ranks: Ranks | None, *, simulated: bool) -> bool:
     """Whether an address is reliable.
 
-    A launcher's is. Without one, a container sets it for the distribution's groups even on hosts outside them, and a
+    A launcher's address is. Without one, a container sets it for the distribution's groups even on hosts outside, and a
     leftover loopback address would make every host connect to itself.
     """
     if ranks is not None or simulated:
@@ -308,7 +308,7 @@ def _port(source: Source) -> int | None:
 
 
 def _own_port(source: Source) -> int:
-    """A port that all processes of one mpirun agree on, and that two of them on one machine rarely share."""
+    """A port that is the same in all processes of an mpirun, and rarely the same for two of them on one machine."""
     launch = source.text("PMIX_NAMESPACE")
     return DEFAULT_PORT if launch is None else 20000 + crc32(launch.encode("utf-8", "replace")) % 10000
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The job of this process is read once; and again only if a variable that it depends on has changed since."""
+"""Caches the job of this process until a variable that it depends on changes."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ class Once(Generic[T]):
     process is given a rank: the cached value must not be older.
 
     Args:
-        read: Called with the variables.
+        read: The function; called with the variables.
 
     """
 
     def __init__(self, read: Callable[[Mapping[str, str]], T]) -> None:
         self._read = read
-        self._asked: Mapping[str, str | None] | None = None
+        self._read_values: Mapping[str, str | None] | None = None
         self._found: T
 
     def __call__(self) -> T:
         """The cached value; computed if needed."""
-        if self._asked is None or any(os.environ.get(name) != value for name, value in self._asked.items()):
+        if self._read_values is None or any(os.environ.get(name) != value for name, value in self._read_values.items()):
             variables = _Recorded()
             self._found = self._read(variables)
-            self._asked = variables.asked
+            self._read_values = variables.read
         return self._found
 
 
 class _Recorded(Mapping[str, str]):
-    """``os.environ``, and which of its names were read."""
+    """``os.environ``, with a record of the names that were read."""
 
     def __init__(self) -> None:
-        self.asked: dict[str, str | None] = {}
+        self.read: dict[str, str | None] = {}
 
     def __getitem__(self, name: str) -> str:
-        self.asked[name] = os.environ.get(name)
+        self.read[name] = os.environ.get(name)
         return os.environ[name]
 
     def __iter__(self) -> Iterator[str]:

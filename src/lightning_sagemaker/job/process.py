@@ -18,7 +18,7 @@ SPAWNED_BY_LIGHTNING = "LIGHTNING_SAGEMAKER_SPAWNED"
 """Set for the processes that Lightning starts, so that their ``LOCAL_RANK`` is not mistaken for a manually set one."""
 
 TORCHELASTIC_PORT = 12910
-"""``MASTER_PORT`` where torchrun's variables lack it, as in Lightning's ``TorchElasticEnvironment`` (2.6)."""
+"""``MASTER_PORT`` if torchrun's variables lack it, as in Lightning's ``TorchElasticEnvironment`` (2.6)."""
 
 _RUN_ID = "TORCHELASTIC_RUN_ID"
 
@@ -27,7 +27,7 @@ _MPI = "OMPI_COMM_WORLD_"
 _LSF = ("LSB_JOBID", "LSB_DJOB_RANKFILE", "JSM_NAMESPACE_LOCAL_RANK", "JSM_NAMESPACE_SIZE")
 
 _LEFT_BEHIND = ("LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
-"""Variables that Lightning sets in the process that starts others, and does not remove."""
+"""Variables that Lightning sets in the process that launches others, and does not remove."""
 
 _left_behind: dict[str, str | None] = {}
 _starts = False
@@ -38,7 +38,7 @@ class Ranks:
     """Rank of this process among those that its launcher started.
 
     Attributes:
-        launcher: Never ``Launcher.NONE``.
+        launcher: The launcher, never ``Launcher.NONE``.
         global_rank: From 0, below ``world_size``.
         world_size: Number of processes.
         local_rank: From 0, below ``local_world_size``.
@@ -61,13 +61,13 @@ class Ranks:
 
 
 def begin_start() -> None:
-    """Lightning is about to start processes from this one."""
+    """Record that Lightning is about to launch processes from this one."""
     global _starts
     os.environ[SPAWNED_BY_LIGHTNING], _starts = "1", True
 
 
 def end_start() -> None:
-    """It has started them, if it was about to; what they have inherited would mislead processes of other origin."""
+    """Withdraw that, if it was set, so that child processes of other origin do not misread the variables."""
     global _starts
     if _starts:
         _starts = False
@@ -85,7 +85,7 @@ def _is_lightnings(source: Source) -> bool:
 def _is_scheduled(source: Source) -> bool:
     """Whether Slurm or LSF started this process, as Lightning detects them.
 
-    Ranks and address are theirs then, and ``RANK`` and ``LOCAL_RANK``, which batch scripts export for other libraries,
+    The scheduler then sets ranks and address; ``RANK`` and ``LOCAL_RANK``, which batch scripts export for other libraries,
     are not read.
     """
     if source.text("SLURM_NTASKS") is not None and source.text("SLURM_JOB_NAME") not in ("bash", "interactive"):
@@ -157,7 +157,7 @@ def _read_torchrun(source: Source, num_hosts: int | None) -> Ranks | None:
 
 
 def _check_rendezvous(source: Source, rank: int, world: int, num_nodes: int) -> None:
-    """Refuse ranks that could not find each other; Lightning has a default for an address on one host, and a port."""
+    """Raise if ranks could not find each other; Lightning has defaults for a port, and for the address of a single host."""
     has_default = {"MASTER_ADDR": num_nodes == 1, "MASTER_PORT": world == 1 or source.text(_RUN_ID) is not None}
     for name, default in (("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", TORCHELASTIC_PORT)):
         if source.text(name) is not None:

@@ -15,7 +15,7 @@ T = TypeVar("T")
 _KINDS: dict[type, str] = {dict: "a JSON object", list: "a JSON list"}
 
 _SHOWN = 200
-"""Characters of a bad value that an error quotes."""
+"""Maximum characters of an invalid value that an error quotes."""
 
 
 class Source:
@@ -28,7 +28,7 @@ class Source:
     Attributes:
         origins: Field of the job -> the variable or file that it came from.
         notes: One sentence for each contradiction that was resolved.
-        by_hand: A launcher's variables that are set, where they are too few to tell the world from them.
+        by_hand: A launcher's variables that are set, if they are too few to determine the world size.
 
     """
 
@@ -82,7 +82,7 @@ class Source:
         """A variable that holds a JSON list of names.
 
         Raises:
-            SageMakerJobError: If it does not.
+            SageMakerJobError: If the variable does not hold one.
 
         """
         value = self.json(name, list)
@@ -123,7 +123,7 @@ def check_names(value: object, where: str) -> tuple[str, ...]:
 
 
 def decode_or_keep(text: object) -> object:
-    """A hyperparameter's value: decoded if it is JSON, else the text."""
+    """A hyperparameter's value, decoded if it is JSON, else as text."""
     if not isinstance(text, str):
         return text
     try:

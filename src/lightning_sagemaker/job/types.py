@@ -8,11 +8,11 @@ from enum import Enum
 
 
 class SageMakerJobError(ValueError):
-    """The environment contradicts itself, or an argument contradicts the environment. Says how to fix it."""
+    """The environment contradicts itself, or an argument contradicts it; the message has the fix."""
 
 
 class Distribution(str, Enum):
-    """What the job asked for, by the key that SageMaker's ``distribution=`` uses."""
+    """The requested distribution, as the key in SageMaker's ``distribution=``."""
 
     SMDDP = "smddp"
     DDP = "ddp"
@@ -36,9 +36,9 @@ class InstanceGroup:
     """One group of a heterogeneous cluster; an ordinary job has a single one.
 
     Attributes:
-        name: Its name.
-        instance_type: Such as ``ml.p4d.24xlarge``; None when the container does not say.
-        hosts: Its hosts as listed, which need not be sorted.
+        name: Name of the group.
+        instance_type: Instance type, such as ``ml.p4d.24xlarge``; None if the container does not have it.
+        hosts: Hosts of the group as listed, possibly not sorted.
 
     """
 

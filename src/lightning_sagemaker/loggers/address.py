@@ -47,7 +47,7 @@ def tracking_address(given: str) -> str:
     scheme = scheme.split("+")[0].split(":")[0].lower()
     if scheme not in (*_SERVERS, *_STORES):
         raise TrackingError(
-            f"mlflow={without_password(given)!r} was set. HINT: give a folder, http://HOST:PORT, or the ARN of a tracking"
+            f"mlflow={without_password(given)!r} was set. HINT: pass a folder, http://HOST:PORT, or the ARN of a tracking"
             " server."
         )
     if scheme in _SERVERS:
@@ -57,13 +57,13 @@ def tracking_address(given: str) -> str:
 
 
 def without_password(address: str) -> str:
-    """``address`` without secrets, for display."""
+    """``address`` without credentials, for messages."""
     try:
         parts = urlsplit(address)
         host = parts.netloc.rpartition("@")[2]
     except ValueError:
         return "an address"
-    query = "" if parts.scheme in _SERVERS else parts.query  # where tokens are put, too
+    query = "" if parts.scheme in _SERVERS else parts.query  # a server's query may contain a token
     return urlunsplit((parts.scheme, host, parts.path, query, "")) if parts.netloc else address
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 RUNNING, FINISHED, FAILED, KILLED = "RUNNING", "FINISHED", "FAILED", "KILLED"
-"""Statuses of a run, as in MLflow; KILLED means interrupted, and may be resumed."""
+"""Statuses of a run, as in MLflow; KILLED means interrupted, so it may be resumed."""
 
 
 @dataclass
@@ -21,9 +21,9 @@ class Progress:
     """Progress of sending.
 
     Attributes:
-        run_id: The server's id of the run; None before the server was reached.
+        run_id: The server's id of the run; None until the server has responded.
         sent: Bytes of the journal that have been sent.
-        error: Why the next ones have not; None without an error.
+        error: Why sending failed last; None without an error.
 
     """
 
@@ -35,7 +35,7 @@ class Progress:
 class Journal:
     """One run's rows, in the order in which they were logged.
 
-    Rows are mappings: first ``{"about": ...}``, where to send them and the run's name; ``{"start": ...}`` with an id
+    Rows are mappings: first ``{"about": ...}`` with the destination and the run's name; ``{"start": ...}`` with an id
     when a process starts training; ``{"params": {...}}``; ``{"t": milliseconds, "step": n, "metrics": {...}}``;
     ``{"status": ...}``.
 
@@ -73,7 +73,7 @@ class Journal:
             raise
 
     def _end_line(self) -> None:
-        """A truncated row, as on a full disk, becomes a separate line, which is skipped."""
+        """End a truncated row, as after a full disk, so that it is a separate line, which is skipped."""
         assert self._file is not None
         size = os.lseek(self._file, 0, os.SEEK_END)
         if size and os.pread(self._file, 1, size - 1) != b"\n":
@@ -90,7 +90,7 @@ class Journal:
                 yield line[:-1].decode(errors="replace"), offset
 
     def rows(self, offset: int = 0) -> Iterator[tuple[dict[str, Any], int]]:
-        """As :meth:`lines`, parsed; a damaged one is empty."""
+        """As :meth:`lines`, parsed; a damaged line is an empty row."""
         for line, end in self.lines(offset):
             row = None
             with contextlib.suppress(ValueError):
@@ -99,16 +99,16 @@ class Journal:
 
     @property
     def about(self) -> dict[str, Any] | None:
-        """Where the rows belong; None for a journal that does not exist."""
+        """The destination of the rows; None for a journal that does not exist."""
         return next((row["about"] for row, _ in self.rows() if "about" in row), None)
 
     @property
     def size(self) -> int:
-        """In bytes."""
+        """Size in bytes."""
         return self.path.stat().st_size if self.path.exists() else 0
 
     def unsent(self) -> list[str]:
-        """Lines that are not known to have arrived."""
+        """Lines whose delivery is not confirmed."""
         return [line for line, _ in self.lines(self.progress().sent)]
 
     def progress(self) -> Progress:
@@ -119,7 +119,7 @@ class Journal:
             return Progress()
 
     def note(self, progress: Progress) -> None:
-        """Record what has arrived, atomically."""
+        """Record the progress of sending, atomically."""
         self.folder.mkdir(parents=True, exist_ok=True)
         part = self._progress.with_suffix(f".{os.getpid()}")
         part.write_text(json.dumps(asdict(progress)))
@@ -127,7 +127,7 @@ class Journal:
 
     @contextlib.contextmanager
     def alone(self, seconds: float = float("inf")) -> Iterator[bool]:
-        """Whether this process is the only sender; waits for another sender to exit, at most this long."""
+        """Context; yields whether this process is the only sender. Waits at most ``seconds`` for another one to exit."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with (self.folder / f"{self.key}.lock").open("a") as file:
             until = time.monotonic() + seconds

@@ -28,7 +28,7 @@ class JournalLogger(Logger):
 
     Args:
         folder: Folder of the journal.
-        about: Where the rows belong; the first row.
+        about: Destination of the rows, written as the first row.
         place: The keys of ``about`` that identify the destination: a journal with other values belongs to another run.
         job: The job; in a training job its name is the run's key.
         resume: Continue the newest journal for this destination in ``folder``.
@@ -49,12 +49,12 @@ class JournalLogger(Logger):
 
     @property
     def version(self) -> str:
-        """The run's name in this package, which does not change."""
+        """The run's name in this package, which stays the same across restarts."""
         return self._key
 
     @property
     def save_dir(self) -> str:
-        """Where the file is."""
+        """Folder of the journal."""
         return str(self._folder)
 
     @rank_zero_only
@@ -101,12 +101,12 @@ class JournalLogger(Logger):
     def _open(self) -> Journal:
         if self._journal is None:
             journal = Journal(self._folder, self._key)
-            if journal.about is not None and not self._is_mine(journal):  # another place: a run of its own
+            if journal.about is not None and not self._is_mine(journal):  # another destination: a new run
                 self._key = uuid.uuid4().hex
                 journal = Journal(self._folder, self._key)
             if journal.about is None:
                 journal.append({"about": self._about})
-                # On another machine than before, where the file was: a checkpoint brings what was not sent.
+                # On another machine than before, without the file: the checkpoint has the unsent rows.
                 journal.append_lines([line for line in self._carried if not line.startswith('{"about"')])
                 journal.note(Progress(run_id=self._about.get("run_id")))
             self._start_id = uuid.uuid4().hex
@@ -116,7 +116,7 @@ class JournalLogger(Logger):
 
 
 def why_it_ended() -> str:
-    """The status of the run, from the exception that Lightning handles: a stop by a signal, or an error."""
+    """The run's final status, by the exception that Lightning handles: KILLED after a signal, FAILED after an error."""
     return KILLED if isinstance(sys.exc_info()[1], (KeyboardInterrupt, SystemExit)) else FAILED
 
 

@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 _SHARE = 0.01
 """Maximum share of a run's time to wait at its end for an unresponsive server."""
 _SHORTEST, _LONGEST = 2.0, 60.0
-"""Seconds: minimum wait for an unresponsive server; maximum for a responsive one."""
+"""Minimum seconds to wait for an unresponsive server, and maximum for a responsive one."""
 _AGAIN = 10.0
 """Seconds after which a killed sender is restarted."""
 
@@ -82,7 +82,7 @@ class MLflowLogger(JournalLogger):
         self._sender: subprocess.Popen[bytes] | None = None
         self._begin, self._sender_began = time.monotonic(), 0.0
 
-    # What Lightning asks for
+    # Lightning's interface
 
     @property
     def name(self) -> str:
@@ -91,7 +91,7 @@ class MLflowLogger(JournalLogger):
 
     @property
     def run_id(self) -> str | None:
-        """The run's id in MLflow; None before the server was reached. On rank zero."""
+        """The run's id in MLflow, on rank zero; None until the server has responded."""
         return Journal(self._folder, self._key).progress().run_id or self._about["run_id"]
 
     @property
@@ -103,14 +103,14 @@ class MLflowLogger(JournalLogger):
 
     @rank_zero_only
     def finalize(self, status: str) -> None:
-        """The run has ended; wait until everything was sent, if the server responds."""
+        """End the run; waits until all rows are sent, if the server responds."""
         ended = FINISHED if status in ("success", "finished") else why_it_ended()
         if self._journal is None and (ended == FINISHED or not self._waiting):
             return  # nothing was logged
         self._write({"status": ended})
         self._wait()
 
-    # What a checkpoint holds
+    # State in a checkpoint
 
     def run_state(self) -> dict[str, object]:
         """For a checkpoint: the run's id, and pending rows."""
@@ -123,11 +123,11 @@ class MLflowLogger(JournalLogger):
         if self._journal is not None:
             return
         if state.get("address") != self._about["address"] or self._about["run_id"] is not None:
-            return  # another place: a run of its own
+            return  # another destination: a new run
         self._key, self._about["run_id"] = state["key"], state["run_id"]
         self._carried = list(state["unsent"])
 
-    # The file and its sender
+    # The journal and its sender
 
     def _opened(self, journal: Journal) -> None:
         has_ended = self._sender is not None and self._sender.poll() is not None
@@ -135,7 +135,7 @@ class MLflowLogger(JournalLogger):
             self._send(journal)
 
     def _send(self, journal: Journal) -> None:
-        if self._begin == 0.0:  # it had ended, and is resumed
+        if self._begin == 0.0:  # an ended run is resumed
             journal.append({"status": RUNNING})
             self._begin = time.monotonic()
         command = [sys.executable, "-m", "lightning_sagemaker.loggers.sender", str(self._folder), journal.key]

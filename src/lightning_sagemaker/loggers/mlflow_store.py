@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The MLflow calls that are used. Its client is imported on the first one."""
+"""The MLflow calls in use. The client is imported by the first one."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 _MOST_METRICS, _MOST_PARAMS = 1000, 100
-"""In one request, by MLflow's documentation of ``log-batch``."""
+"""Maximum metrics, parameters of a request (MLflow's documentation of ``log-batch``)."""
 _LONGEST = 500
-"""Characters of a parameter's value, likewise."""
+"""Maximum characters of a parameter's value, by the same documentation."""
 _LONGEST_NAME = 250
 _KEY = "lightning_sagemaker.run"
 """Tag to find a run whose id was never received."""
@@ -30,12 +30,12 @@ class MLflowStore:
     """A tracking server, or a folder.
 
     Args:
-        address: As of :func:`~lightning_sagemaker.loggers.address.tracking_address`.
+        address: Tracking URI from :func:`~lightning_sagemaker.loggers.address.tracking_address`.
 
     """
 
     def __init__(self, address: str) -> None:
-        if address.startswith("file:"):  # a folder was asked for; MLflow would rather have a database
+        if address.startswith("file:"):  # MLflow refuses folders, in favor of a database, unless this is set
             os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
         from mlflow.tracking import MlflowClient
 
@@ -56,11 +56,11 @@ class MLflowStore:
         return str(self._client.create_run(number, tags={**tags, _KEY: key}, run_name=name).info.run_id)
 
     def history(self, run_id: str, name: str) -> set[tuple[int, int]]:
-        """Step and milliseconds of all values that a run has of a metric."""
+        """(step, milliseconds) of all logged values of a run's metric."""
         return {(point.step, point.timestamp) for point in self._client.get_metric_history(run_id, metric_name(name))}
 
     def log(self, run_id: str, points: Iterable[Point]) -> None:
-        """Add values."""
+        """Log values of metrics."""
         from mlflow.entities import Metric
 
         metrics = [Metric(metric_name(one.name), one.value, one.milliseconds, one.step) for one in points]
@@ -68,7 +68,7 @@ class MLflowStore:
             self._client.log_batch(run_id, metrics=metrics[first : first + _MOST_METRICS])
 
     def log_params(self, run_id: str, params: Mapping[str, object]) -> None:
-        """Add parameters that a run does not have: MLflow keeps the first value of each."""
+        """Log the parameters that a run does not have yet: MLflow keeps the first value of each."""
         from mlflow.entities import Param
 
         known = self._client.get_run(run_id).data.params
@@ -78,7 +78,7 @@ class MLflowStore:
             self._client.log_batch(run_id, params=new[first : first + _MOST_PARAMS])
 
     def set_status(self, run_id: str, status: str) -> None:
-        """RUNNING, or one of the statuses of a run that has ended."""
+        """Set a run's status to RUNNING or to a final status."""
         if status == "RUNNING":
             self._client.update_run(run_id, status=status)
         else:

@@ -52,9 +52,11 @@ class Delivery:
         self.journal, self._until = journal, start
         self.progress = journal.progress()
         self._store: MLflowStore | None = None
-        self._status: str | None = None  # the last in the journal
-        self._is_new = self._logged = False  # whether the run had nothing when this start began; whether it has now
-        self._uncertain = True  # an earlier sender may have been killed after it sent, before it wrote that down
+        self._status: str | None = None  # the journal's last status
+        self._is_new = self._logged = (
+            False  # whether the run was empty when this start began; whether anything was logged
+        )
+        self._uncertain = True  # an earlier sender may have been killed between sending and recording its progress
         self._own: dict[str, set[tuple[int, int]]] = {}
         self._earlier: dict[str, set[int]] = {}
         self._start: str | None = None
@@ -68,7 +70,7 @@ class Delivery:
         params: dict[str, object] = {}
         status: str | None = None
         for count, (row, after) in enumerate(self.journal.rows(begin)):
-            ends = "start" in row or "status" in row  # of a start; what follows is not mixed with what was before
+            ends = "start" in row or "status" in row  # a start ends here; batches do not span starts
             if count >= _MOST_ROWS or (ends and points) or self._is_later(row):
                 break
             end = after
@@ -91,7 +93,7 @@ class Delivery:
         if params:
             store.log_params(run_id, params)
         if points and (new := self._new(points, store, run_id)):
-            self._logged = True  # even if no answer comes
+            self._logged = True  # even if no response arrives
             store.log(run_id, new)
         if status is not None:
             store.set_status(run_id, status)
@@ -99,13 +101,13 @@ class Delivery:
         self._uncertain = False
 
     def failed(self, error: BaseException) -> None:
-        """Record an error; the rows may have arrived anyway."""
+        """Record an error; the rows may have been logged nevertheless."""
         self._uncertain = True
         first = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
         self._note(error=f"{type(error).__name__}: {first[:300]}")
 
     def end(self) -> None:
-        """Everything is sent. A run that has ended without a status was killed."""
+        """Set the final status, as everything is sent: KILLED if the journal has none."""
         run_id = self.progress.run_id
         if self._status != RUNNING or self._store is None or run_id is None:
             return
@@ -136,13 +138,13 @@ class Delivery:
         self._store = store
 
     def _begin(self, row: dict[str, Any]) -> None:
-        """Rows from here on belong to a new start; existing values are those of earlier ones."""
+        """Begin a new start: values that exist now were logged by earlier ones."""
         self._start = row["start"]
         self._own, self._earlier = {}, {}
         self._is_new = self._is_new and not self._logged
 
     def _remember(self, points: list[Point]) -> None:
-        """Points of this start, until it is known which ones earlier starts have logged."""
+        """Remember points of this start, to distinguish them from those that earlier starts have logged."""
         if not self._is_new:
             for point in points:
                 if point.name not in self._earlier:
@@ -174,7 +176,7 @@ def _points(row: dict[str, Any]) -> list[Point]:
 
 
 class _Training:
-    """The process that writes the journal; its end of our standard input is closed when it exits, however it exits."""
+    """The training process, detected by this process's standard input: its end is closed when training exits in any way."""
 
     def __init__(self) -> None:
         self._parent, self._closed = os.getppid(), threading.Event()
@@ -197,7 +199,7 @@ class _Training:
 
 
 def follow(delivery: Delivery, training: _Training) -> None:
-    """Send until training has ended and everything is sent, or the server does not respond then."""
+    """Send until training has ended, and then until everything is sent or the server does not respond."""
     pause, until = 1.0, float("inf")
     while True:
         ended = training.has_ended(0.0)
@@ -211,7 +213,7 @@ def follow(delivery: Delivery, training: _Training) -> None:
                 delivery.end()
                 return
             training.has_ended(_POLL)
-        except Exception as error:  # whatever a client, a proxy or a disk may say: it is tried again
+        except Exception as error:  # a client, a proxy or a disk may raise anything; it is retried
             delivery.failed(error)
             if time.monotonic() >= until:
                 return
@@ -221,7 +223,7 @@ def follow(delivery: Delivery, training: _Training) -> None:
 
 
 def send_all(folder: Path) -> list[tuple[Journal, str | None]]:
-    """Send the journals in a folder once; yields each journal, and why it could not be sent."""
+    """Send the journals in a folder once; returns each journal, and why it could not be sent."""
     _be_brief()
     outcome: list[tuple[Journal, str | None]] = []
     for journal in journals(folder):
@@ -253,7 +255,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("key")
     parser.add_argument("start")
     given = parser.parse_args(arguments)
-    # Of a group of processes that is stopped, the training says when all is logged.
+    # If the process group is stopped, the training process decides when everything is logged.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     _be_brief()

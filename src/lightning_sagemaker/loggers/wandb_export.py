@@ -19,7 +19,7 @@ from typing import Any
 from lightning_sagemaker.loggers.journal import FINISHED, Journal
 
 _EXIT_CODES = {FINISHED: 0}
-"""W&B shows a run with another one as failed."""
+"""Status -> exit code of the run; W&B shows a run with another exit code as failed."""
 
 
 def folder_of(key: str, runs: Path) -> Path:
@@ -31,7 +31,7 @@ def export(journal: Journal, runs: Path) -> Path:
     """Recreate the offline run in the folder ``runs`` and replace the last one.
 
     Returns:
-        Its folder.
+        Folder of the offline run.
 
     Raises:
         Exception: The client's errors.
@@ -52,7 +52,7 @@ def export(journal: Journal, runs: Path) -> Path:
             name=about["name"],
             tags=about["tags"],
             config=params,
-            # Nothing of this machine: its state, its source, its git repository or what is printed.
+            # Record nothing of this machine: no system metrics, source, git repository or console output.
             settings=wandb.Settings(
                 console="off", save_code=False, disable_git=True, x_disable_meta=True, x_disable_stats=True
             ),
@@ -85,7 +85,7 @@ def read(journal: Journal) -> tuple[dict[str, object], dict[int, dict[str, float
 def main(arguments: Sequence[str] | None = None) -> int:
     """``python -m lightning_sagemaker.loggers.wandb_export FOLDER KEY RUNS``."""
     folder, key, runs = sys.argv[1:] if arguments is None else arguments
-    # Of a group of processes that is stopped, the training says when all is logged.
+    # If the process group is stopped, the training process decides when everything is logged.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     journal = Journal(Path(folder), key)

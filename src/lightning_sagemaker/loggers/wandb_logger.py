@@ -77,7 +77,7 @@ class OfflineWandbLogger(JournalLogger):
 
     @rank_zero_only
     def finalize(self, status: str) -> None:
-        """Make the offline run."""
+        """Write the offline run."""
         ended = FINISHED if status in ("success", "finished") else why_it_ended()
         if self._journal is None and (ended == FINISHED or not self._waiting):
             return  # nothing was logged
@@ -100,7 +100,7 @@ class OfflineWandbLogger(JournalLogger):
             _log.info("W&B: upload this run with `wandb sync %s`.", self.run_folder)
 
     def run_state(self) -> dict[str, object]:
-        """For a checkpoint: the run's id."""
+        """The run's id, for a checkpoint."""
         return {"key": self._key, "project": self._about["project"]}
 
     def load_run_state(self, state: Mapping[str, object]) -> None:

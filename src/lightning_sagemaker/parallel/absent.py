@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Values that a stage does not have: NaN of the right shape, and refused where its own part of the model would use them."""
+"""Values that a stage does not have: NaN of the right shape; using them in the stage's own part is an error."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _MARK = "_lightning_sagemaker_absent"
 
 
 class Absent(TorchFunctionMode):
-    """Functions of parameters that this process does not have give NaN of the right shape.
+    """Mode in which functions of parameters that this process does not have return NaN of the right shape.
 
     Args:
         shapes: Identity of each such parameter -> its shape, on the meta device.
 
     Attributes:
-        is_over: The stage's own part has begun: such values may be looked at for their shapes, and not be used.
+        is_over: Whether the stage's own part has begun: from then on only the shapes of such values may be used.
 
     """
 
@@ -66,7 +66,7 @@ class Absent(TorchFunctionMode):
 
 
 def nothing(shape: torch.Size, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """NaN, or zeros for types without NaN; marked."""
+    """A marked tensor of NaN, or of zeros for types without NaN."""
     tensor = torch.full(shape, float("nan") if dtype.is_floating_point else 0, dtype=dtype, device=device)
     mark(tensor)
     return tensor
@@ -84,16 +84,16 @@ def is_marked(leaf: object) -> bool:
 
 
 def fill(tensor: Tensor, values: Tensor) -> None:
-    """Give a tensor that was computed without parameters its values; its mark is removed."""
+    """Copy the real values into a marked tensor and remove its mark."""
     tensor.copy_(values)
     setattr(tensor, _MARK, False)
 
 
 def check(value: object, what: str) -> None:
-    """Refuse a value of which a part is marked.
+    """Raise if a tensor in ``value`` is marked.
 
     Raises:
-        PipelineError: If there is such a part.
+        PipelineError: If one is.
 
     """
     if any(map(is_marked, tensors_of(value))):

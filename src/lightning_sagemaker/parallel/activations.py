@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Saved activations of a model's blocks: recomputed, or offloaded to CPU memory."""
+"""Activation checkpointing of a model's blocks, and offloading of their saved activations to CPU memory."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ from lightning_sagemaker.parallel.trace import ReplacedForwards
 
 
 def save_memory(blocks: Iterable[nn.Module], recompute: bool, offload: bool, pin: bool) -> ReplacedForwards:
-    """Save device memory in each block; with both options, only its inputs are saved, in CPU memory.
+    """Recompute or offload the activations of each block; with both options only its inputs are saved, in CPU memory.
 
     Args:
         blocks: Blocks of a model.
         recompute: Save only a block's inputs, and recompute it in the backward pass (activation checkpointing).
         offload: Offload saved activations to CPU memory.
-        pin: Whether that memory is pinned, for asynchronous copies: with a GPU.
+        pin: Whether that memory is pinned, for asynchronous copies from and to a GPU.
 
     Returns:
-        A function that undoes it.
+        The replaced forward methods, to be restored.
 
     """
     replaced = ReplacedForwards()
     for block in blocks:
         forward = block.forward
         if recompute:
-            forward = functools.partial(_twice, forward)
+            forward = functools.partial(_recomputed, forward)
         if offload:
-            forward = functools.partial(_on_host, forward, pin)
+            forward = functools.partial(_offloaded, forward, pin)
         if recompute or offload:
             replaced.replace(block, forward)
     return replaced
 
 
-def _twice(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Recompute a block in the backward pass, without a key-value cache, which would be extended twice."""
+def _recomputed(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Run a block with recomputation in the backward pass, without a key-value cache, which would be extended twice."""
     if torch.is_grad_enabled():
         kwargs |= {name: None for name in _CACHES if name in kwargs}
         kwargs |= {"use_cache": False} if "use_cache" in kwargs else {}
@@ -49,9 +49,9 @@ def _twice(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 _CACHES = ("past_key_values", "past_key_value", "layer_past")
-"""What transformers' blocks call it, in versions 4 and 5."""
+"""Names of the key-value cache's argument in transformers 4 and 5."""
 
 
-def _on_host(forward: Callable[..., Any], pin: bool, *args: Any, **kwargs: Any) -> Any:
+def _offloaded(forward: Callable[..., Any], pin: bool, *args: Any, **kwargs: Any) -> Any:
     with save_on_cpu(pin_memory=pin):
         return forward(*args, **kwargs)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory that was freed goes back to the kernel."""
+"""Returns freed memory to the kernel."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import ctypes
 import sys
 
 
-def give_back() -> None:
-    """Let glibc give back what it keeps of freed memory, within the heap too; elsewhere nothing happens.
+def trim_heap() -> None:
+    """Make glibc return freed memory to the kernel, also from within its heap; does nothing with other C libraries.
 
-    After the first large tensor is freed it takes others of the size from its heap, where freed ones lie between those
-    that are in use.
+    Once a large tensor was freed, glibc allocates others of its size from the heap, where freed memory lies between tensors
+    in use.
     """
     if not sys.platform.startswith("linux"):
         return

@@ -32,10 +32,10 @@ class Blocks:
 
 
 def find_blocks(root: nn.Module) -> Blocks:
-    """The list of modules of one type with the most parameters; of nested ones, the outer.
+    """The list of modules of one type with the most parameters; if lists are nested, the outer one.
 
     Raises:
-        ParallelConfigError: If there is none, as where all layers share one block.
+        ParallelConfigError: If there is none, as when all layers share one block.
 
     """
     found = [blocks for name, module in root.named_modules() if (blocks := _blocks_of(name, module)) is not None]
@@ -53,9 +53,9 @@ def find_units(root: nn.Module, kinds: Collection[type[nn.Module]] | None = None
 
     Args:
         root: The model.
-        kinds: Their classes. Default: what a transformers model lists as not to be split, if there is more than one of
-            it; else the members of :func:`find_blocks`; none if there are neither, as in ALBERT with its single block.
-            Those that share parameters with other modules are left out.
+        kinds: Their classes. Default: those that a transformers model must not split, if it contains more than one such
+            module; else the members of :func:`find_blocks`; none if there are neither, as in ALBERT with its single block.
+            Modules that share parameters with others are left out.
 
     Raises:
         ParallelConfigError: If there is no module of ``kinds``.
@@ -67,7 +67,7 @@ def find_units(root: nn.Module, kinds: Collection[type[nn.Module]] | None = None
         if not found:
             names = ", ".join(sorted(kind.__name__ for kind in kinds))
             raise ParallelConfigError(
-                f"auto_wrap_policy={{{names}}} was set, but {type(root).__name__} contains no such module. HINT: give"
+                f"auto_wrap_policy={{{names}}} was set, but {type(root).__name__} contains no such module. HINT: pass"
                 " the classes of its blocks, or leave it out."
             )
         return found
@@ -84,7 +84,7 @@ def find_units(root: nn.Module, kinds: Collection[type[nn.Module]] | None = None
 
 
 def _called(module: nn.Module) -> list[nn.Module]:
-    """The module, or of a list of lists what is in them."""
+    """The module itself, or the modules in it if it is a list, which is not called."""
     if not isinstance(module, nn.ModuleList | nn.ModuleDict):
         return [module]
     return [part for child in module.children() for part in _called(child)]
@@ -100,7 +100,7 @@ def _owners(root: nn.Module) -> dict[int, set[nn.Module]]:
 
 
 def _is_tied(module: nn.Module, owners: Mapping[int, set[nn.Module]]) -> bool:
-    """Whether a module shares a parameter with others: it stays with the root's, which are gathered with the first."""
+    """Whether a module shares a parameter with others. Then its parameters stay in the root's unit, gathered first."""
     parts = set(module.modules())
     return any(not owners[id(parameter)] <= parts for parameter in module.parameters())
 
@@ -108,8 +108,8 @@ def _is_tied(module: nn.Module, owners: Mapping[int, set[nn.Module]]) -> bool:
 def _blocks_of(name: str, module: nn.Module) -> Blocks | None:
     """The members of a list, or of a dictionary whose keys are numbers, as torchtitan has them.
 
-    Of a Sequential or a dictionary, which may hold a full model, those of the most frequent class. Other keys name parts
-    that are no sequence, such as two encoders or a layer's experts.
+    A Sequential or a dictionary may hold a full model: then the members of the most frequent class. Other keys name parts
+    that are not a sequence, such as two encoders or a layer's experts.
     """
     if not isinstance(module, nn.ModuleList | nn.ModuleDict | nn.Sequential) or len(module) < 2:
         return None

@@ -20,7 +20,7 @@ from lightning_sagemaker.parallel.trace import NotOnShapes, Trace, trace
 from lightning_sagemaker.parallel.untouched import untouched
 
 Ends = Sequence[int] | Callable[[Blocks], Sequence[int] | None] | None
-"""Number of blocks up to the end of each stage, or a function that returns them; None: balanced costs."""
+"""Number of blocks up to the end of each stage, or a function that returns these; None to balance the costs."""
 
 
 def find_cut(
@@ -36,10 +36,10 @@ def find_cut(
     Args:
         root: The module with all parameters.
         step: The user's code for one microbatch.
-        microbatch: Its argument.
+        microbatch: The argument of ``step``.
         num_stages: Number of stages.
         memory_weight: As for :func:`~lightning_sagemaker.parallel.partition.make_partition`.
-        ends: Counted in blocks of the list, if there is one.
+        ends: Numbers of blocks of the list; ignored if the model has none.
 
     Raises:
         ParallelConfigError: If neither is possible.
@@ -100,14 +100,14 @@ class _Call:
 def find_chain(root: nn.Module, step: Callable[[object], object], microbatch: object, fake: FakeTensorMode) -> Blocks:
     """The smallest modules with parameters that are called once, in the order of their calls.
 
-    What is called several times is within the module that calls it. Whether a value bypasses some of them is detected
+    A module that is called several times is part of its caller. Whether a value bypasses some of them is detected
     by :func:`~lightning_sagemaker.parallel.trace.trace`.
 
     Args:
         root: The module with all parameters.
         step: The user's code for one microbatch; run on shapes.
-        microbatch: Its argument.
-        fake: What runs it on shapes.
+        microbatch: The argument of ``step``.
+        fake: Mode that runs ``step`` on shapes.
 
     """
     top: list[_Call] = []
@@ -128,7 +128,7 @@ def find_chain(root: nn.Module, step: Callable[[object], object], microbatch: ob
         with torch.random.fork_rng(devices=[]), fake, torch.no_grad():
             step(map_tensors(microbatch, lambda tensor: fake.from_tensor(tensor.cpu())))
     except Exception:
-        pass  # what follows the model may need values; what cannot be cut is found out by the trace
+        pass  # code after the model may need values; the trace detects where the model cannot be split
     finally:
         for handle in handles:
             handle.remove()

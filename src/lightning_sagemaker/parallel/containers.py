@@ -14,12 +14,12 @@ T = TypeVar("T")
 
 
 def map_tensors(value: T, change: Callable[[Tensor], object], itself: Callable[[object], object] | None = None) -> T:
-    """``value`` with its tensors changed.
+    """A copy of ``value`` with ``change`` applied to its tensors.
 
     Args:
         value: Any structure.
-        change: Called with each tensor.
-        itself: Called with each object that has ``smp_slice``. Default: they are treated like any other.
+        change: Called with each tensor; returns what replaces it.
+        itself: The same for each object that has ``smp_slice``. Default: they are treated like any other object.
 
     """
     if isinstance(value, Tensor):
@@ -30,16 +30,16 @@ def map_tensors(value: T, change: Callable[[Tensor], object], itself: Callable[[
 
 
 def copied(value: T) -> T:
-    """``value`` with tensors and containers of its own, which a step may change: the value is used again."""
+    """A copy of ``value`` with new tensors and containers, for a step that may write into them."""
     return map_tensors(value, Tensor.clone)
 
 
 def map_entries(value: T, change: Callable[[object, str], object]) -> T:
-    """A container of the same kind with changed entries; what is none is returned as it is.
+    """A container of the same type with changed entries; anything else is returned unchanged.
 
     Args:
         value: A container, or anything else.
-        change: Called with each entry and its place, such as ``['labels']``.
+        change: Called with each entry and its path, such as ``['labels']``.
 
     """
     if isinstance(value, Mapping):
@@ -55,20 +55,20 @@ def map_entries(value: T, change: Callable[[object, str], object]) -> T:
 
 
 def entries(value: object) -> Iterable[object]:
-    """The entries of a container; of what is none, nothing."""
+    """The entries of a container; none for anything else."""
     found: list[object] = []
     map_entries(value, lambda entry, _: found.append(entry))
     return found
 
 
 def like(original: T, content: Iterable[object]) -> T:
-    """``content`` as the kind of container that ``original`` is."""
+    """A container of ``original``'s type with ``content``."""
     kind: Callable[..., T] = type(original)
     if isinstance(original, tuple) and hasattr(original, "_fields"):
         return kind(*content)
     try:
         return kind(content)
-    except Exception:  # its class is made in another way
+    except Exception:  # its constructor takes other arguments
         return _changed(original, content)
 
 

@@ -16,11 +16,11 @@ PLACEMENTS = {"cluster": "DPT", "spread": "TPD"}
 
 
 class ParallelConfigError(ValueError):
-    """Degrees that contradict each other or the number of processes. Says how to fix it."""
+    """Degrees that contradict each other or the number of processes; the message has the fix."""
 
 
 class PipelineError(RuntimeError):
-    """The user's code cannot run in a pipeline, or another stage failed. Says what to do."""
+    """The user's code cannot run in a pipeline, or another stage failed; the message has the fix."""
 
 
 @dataclass(frozen=True)
@@ -39,12 +39,12 @@ class ParallelDegrees:
     Attributes:
         pipeline: Partitions (stages) of the layers.
         tensor: Ranks that each matrix is sharded across.
-        shard: Replicas that parameters are sharded across with FSDP2; 0: all of them, 1: no sharding.
+        shard: Number of replicas that parameters are sharded across with FSDP2; 0 for all of them, 1 for no sharding.
         microbatches: Number of microbatches per batch.
         schedule: ``interleaved`` (1F1B), ``simple`` (all forward passes first), ``zero_bubble`` or ``_only_forward``.
         placement: ``cluster``, ``spread`` or an order of D, P and T.
         ddp: Whether replicas may train on different data.
-        active_microbatches: Maximum number of microbatches in flight in a stage; None: as the schedule needs.
+        active_microbatches: Maximum number of microbatches in flight in a stage; None for as many as the schedule needs.
         auto_partition: Whether layers are assigned to the stages by their cost.
         default_partition: Partition of unassigned layers, without ``auto_partition``.
         memory_weight: Weight of memory versus time in the automatic partition; default 0.8, or 0.2 with
@@ -86,7 +86,7 @@ class ParallelDegrees:
 
     @classmethod
     def from_parameters(cls, parameters: Mapping[str, Any]) -> tuple[ParallelDegrees, list[str]]:
-        """Degrees from ``mp_parameters``, and a line for each key without effect.
+        """Degrees from ``mp_parameters``, and a log line for each key without effect.
 
         Raises:
             ParallelConfigError: If a value is of the wrong kind, out of range, or is not supported.
@@ -149,7 +149,7 @@ class ParallelDegrees:
         return shards
 
     def coordinates(self, rank: int, world_size: int) -> Coordinates:
-        """Coordinates of ``rank``: its digits, in the order of the placement."""
+        """Coordinates of ``rank``: the digits of the rank, in the order of the placement."""
         sizes = {"D": self.replicas(world_size), "P": self.pipeline, "T": self.tensor}
         digits: dict[str, int] = {}
         for letter in reversed(PLACEMENTS.get(self.placement, self.placement)):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parameters that are shapes only, on the meta device, until it is known which stage needs them."""
+"""Parameters that stay on the meta device until it is known which stage needs them."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from lightning_sagemaker.parallel.allocator import give_back
+from lightning_sagemaker.parallel.allocator import trim_heap
 from lightning_sagemaker.parallel.initializers import initial_values
 from lightning_sagemaker.parallel.tape import Tape
 
 _recording: list[Tape] = []
 _VALUE = "_lightning_sagemaker_value"
-"""Attribute of a parameter on the meta device: what gives its values."""
+"""Attribute of a parameter on the meta device: the function that computes its values."""
 
 
 @contextmanager
 def delayed_parameters() -> Iterator[None]:
-    """Parameters that are made within are on the meta device afterwards, and get their values when a stage needs them.
+    """Context: parameters that are created in it are moved to the meta device, and materialized when a stage needs them.
 
-    The values, and the random numbers that are drawn afterwards, are those that they would have without it, to the last
-    bit. At most one large parameter is in memory at a time, beside a few that were used lately. Buffers stay. Within
-    itself it does nothing.
+    Their values, and the random numbers that are drawn afterwards, are the same as without it, to the last
+    bit. At most one large parameter is in memory at a time, plus a few that were used recently. Buffers are not moved.
+    Nested, it does nothing.
     """
     if _recording:
         yield
@@ -44,7 +44,7 @@ def delayed_parameters() -> Iterator[None]:
             if type(found) is nn.Parameter and not found.is_meta and tape.knows(found):
                 _delay(found, functools.partial(tape.value, tape.ref(found)))
         tape.fill_all()
-        give_back()
+        trim_heap()
 
 
 def is_delayed(module: nn.Module) -> bool:
@@ -53,10 +53,10 @@ def is_delayed(module: nn.Module) -> bool:
 
 
 def check(module: nn.Module) -> None:
-    """Refuse a module with parameters on the meta device of which nothing says what they are.
+    """Raise if a module has parameters on the meta device whose values are unknown.
 
     Raises:
-        ParallelConfigError: If there are such.
+        ParallelConfigError: If there are any.
 
     """
     initial_values(module, _is_unknown)
@@ -64,17 +64,17 @@ def check(module: nn.Module) -> None:
 
 @contextmanager
 def loading(module: nn.Module, state: Mapping[str, object]) -> Iterator[None]:
-    """Around ``module.load_state_dict(state)``: parameters on the meta device have these values when they get any.
+    """Context for ``module.load_state_dict(state)``: parameters on the meta device take these values when materialized.
 
-    They are not read before, so a mapped file costs no memory.
+    The values are not read before, so a memory-mapped file costs no memory.
 
     Args:
         module: The module.
-        state: Names that it lacks keep what they had.
+        state: State dict; parameters that it lacks keep their values.
 
     """
     _note_values(module, state)
-    with warnings.catch_warnings():  # one for each parameter that nothing was loaded into it
+    with warnings.catch_warnings():  # torch warns for each parameter on the meta device
         warnings.filterwarnings("ignore", message=".*which is a no-op")
         yield
 
@@ -92,7 +92,7 @@ def _note_values(module: nn.Module, state: Mapping[str, object]) -> None:
 
 
 def value_of(tensor: Tensor) -> Tensor:
-    """The values of a parameter, also of one on the meta device of which :func:`prepare` knows."""
+    """The values of a parameter, also on the meta device if it was delayed or :func:`prepare` was called."""
     if not tensor.is_meta:
         return tensor.detach()
     value: Tensor = vars(tensor)[_VALUE]()
@@ -108,10 +108,10 @@ def whole_state(module: nn.Module, state: Mapping[str, object]) -> dict[str, obj
 
 
 def prepare(root: nn.Module) -> None:
-    """Give buffers on the meta device their values, and find out how parameters that a script has put there get theirs.
+    """Materialize buffers on the meta device, and determine the initial values of parameters that a script put there.
 
     Raises:
-        ParallelConfigError: If nothing says what they are.
+        ParallelConfigError: If the values of one are unknown.
 
     """
     values = initial_values(root, _is_unknown)
@@ -125,27 +125,27 @@ def prepare(root: nn.Module) -> None:
 
 
 def materialize(root: nn.Module, wanted: Callable[[str], bool] = lambda _: True) -> None:
-    """Give parameters on the meta device their values.
+    """Materialize parameters that are on the meta device.
 
     Args:
-        root: Contains them.
-        wanted: Whether one of a name gets them.
+        root: Module that contains them.
+        wanted: Name of a parameter -> whether it is materialized.
 
     Raises:
-        ParallelConfigError: If nothing says what they are.
+        ParallelConfigError: If the values of one are unknown.
 
     """
     prepare(root)
     for name, parameter in root.named_parameters():
         if parameter.is_meta and wanted(name):
-            _exchange(parameter, value_of(parameter))
-    give_back()
+            _swap(parameter, value_of(parameter))
+    trim_heap()
 
 
 def free(parameter: nn.Parameter) -> None:
-    """Leave a parameter without any numbers."""
+    """Free a parameter's memory; the parameter object stays."""
     if parameter.is_meta:
-        _exchange(parameter, torch.empty(0, dtype=parameter.dtype))
+        _swap(parameter, torch.empty(0, dtype=parameter.dtype))
     else:
         parameter.data = parameter.data.new_empty(0)
     parameter.grad = None
@@ -153,7 +153,7 @@ def free(parameter: nn.Parameter) -> None:
 
 @contextmanager
 def on_shapes(root: nn.Module) -> Iterator[FakeTensorMode]:
-    """Parameters on the meta device look like those of a processor within, where the model runs on shapes."""
+    """Context that runs a model on shapes, in which parameters on the meta device appear to be on the CPU."""
     fake = FakeTensorMode(allow_non_fake_inputs=True)
     stand_ins: dict[int, nn.Parameter] = {}
     before: list[tuple[nn.Module, str, nn.Parameter]] = []
@@ -180,15 +180,15 @@ def _is_unknown(tensor: Tensor) -> bool:
 
 def _delay(parameter: nn.Parameter, value: Callable[[], Tensor]) -> None:
     try:
-        _exchange(parameter, torch.empty_like(parameter, device="meta"))
-    except RuntimeError:  # something refers to it that would not see the change: it stays in memory
+        _swap(parameter, torch.empty_like(parameter, device="meta"))
+    except RuntimeError:  # another reference to its storage would not see the change: it stays in memory
         return
     vars(parameter)[_VALUE] = value
 
 
 @torch.no_grad()
-def _exchange(parameter: nn.Parameter, value: Tensor) -> None:
-    """Let a parameter, which stays the same object with the same attributes, be another tensor."""
+def _swap(parameter: nn.Parameter, value: Tensor) -> None:
+    """Replace a parameter's tensor; the parameter stays the same object with the same attributes."""
     kept = {name: attribute for name, attribute in vars(parameter).items() if name != _VALUE}
     torch.utils.swap_tensors(parameter, nn.Parameter(value, parameter.requires_grad))  # type: ignore[no-untyped-call]
     vars(parameter).update(kept)

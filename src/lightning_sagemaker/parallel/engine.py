@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Passes microbatches through the stages of a pipeline, forwards and backwards."""
+"""Runs microbatches through the stages of a pipeline, forward and backward."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ class BackwardListener(Protocol):
     """Notified when gradients become final."""
 
     def begin_last(self, stage: int) -> None:
-        """The last backward pass through a stage of this process begins."""
+        """The step's last backward pass through ``stage``, of this process, begins."""
 
     def end_last(self, stage: int) -> None:
-        """It has ended."""
+        """The step's last backward pass through ``stage`` has ended."""
 
     def abandon(self) -> None:
-        """A stage has failed."""
+        """A stage has failed; the step is aborted."""
 
 
 class PipelineEngine:
@@ -73,7 +73,7 @@ class PipelineEngine:
         return self._groups.stage_rank(self._num_stages - 1) == self._groups.rank
 
     def plan(self, schedule: str, microbatches: int) -> Plan:
-        """The order of a step."""
+        """The order of a step's forward and backward passes."""
         key = f"{schedule}/{microbatches}"
         if key not in self._plans:
             ranks = len(self._groups.pipeline_ranks)
@@ -94,15 +94,15 @@ class PipelineEngine:
 
         Args:
             step: The user's code for one microbatch.
-            microbatches: Its arguments.
-            loss_of: Maps ``step``'s return value to the loss, called as soon as it has returned; None: no backward
+            microbatches: The arguments of ``step``.
+            loss_of: Maps ``step``'s return value to the loss, called as soon as it has returned; None for no backward
                 passes.
             listener: Called around the last backward pass through each stage of this process.
-            kind: Name of the user's code; the first run of each is checked for values of other stages.
+            kind: Name of the user's code. Its first run is checked for uses of other stages' values.
 
         Returns:
             What ``step`` returned for each microbatch, if this process has the last stage; else None for each. Without
-            ``loss_of`` the caller has to share it (:func:`share_results`): where a stage has failed, that raises.
+            ``loss_of`` the caller has to share it (:func:`share_results`), which raises if a stage has failed.
 
         Raises:
             PipelineError: If another stage failed.
@@ -151,7 +151,7 @@ class PipelineEngine:
 
         Args:
             step: The user's code for one microbatch.
-            microbatches: Its arguments.
+            microbatches: The arguments of ``step``.
             kind: As for :meth:`run`.
 
         Returns:
@@ -229,10 +229,10 @@ class PipelineEngine:
     def _input(
         self, action: Action, inputs: list[Tensor], outputs: list[Tensor], gradients: list[Tensor] | None
     ) -> None:
-        """Only the gradients that the previous stage waits for; :meth:`_weight` computes those of the weights."""
+        """Compute only the gradients that the previous stage waits for; :meth:`_weight` computes those of the weights."""
         from torch.distributed.pipelining._backward import stage_backward_input
 
-        # Copies, because the function detaches what it is given, which may be saved for the backward pass of the weights.
+        # Copies, because the function detaches its arguments, which may be saved for the backward pass of the weights.
         ends = [output.clone() for output in outputs]
         found, groups = stage_backward_input(ends, gradients, inputs, iter(self._stages.parameters))
         for tensor, gradient in zip(inputs, found, strict=True):
@@ -278,7 +278,7 @@ class PipelineEngine:
         return str(failure) if isinstance(failure, PipelineError) else own
 
     def _share_failure(self, failure: BaseException) -> None:
-        """Without backward passes, stages before the failed one get no message: they learn of it instead of the results."""
+        """Send the failure in place of the results: without backward passes, earlier stages get no other message."""
         results = self._groups.results
         if results.is_source:
             results.share_failure(self._text(self._num_stages - 1, failure))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors between the stages of a pipeline, point to point.
+"""Point-to-point transfer of tensors between the stages of a pipeline.
 
-Each message is a header of fixed length (on the CPU) and its tensors, so their number, shapes and types may change from
+Each message is a header of fixed length (on the CPU) and its tensors, so their number, shapes and dtypes may change from
 step to step. Each ordered pair of ranks has its own process groups, in which messages arrive in the order of sending,
 so that neither gloo nor nccl can deadlock. A receiver buffers what it does not need yet.
 """
@@ -19,7 +19,7 @@ from lightning_sagemaker.parallel.degrees import PipelineError
 
 _HEADER = 64
 _TEXT = 7 * (_HEADER - 5)
-"""Bytes of an error message: seven per number."""
+"""Maximum bytes of an error message, sent seven to an integer of the header."""
 _DTYPES = (
     torch.float32,
     torch.float16,
@@ -33,7 +33,7 @@ _DTYPES = (
 
 
 class Tag(NamedTuple):
-    """What a message is: activations of a stage (``kind`` 0) or gradients for it (1), of a microbatch."""
+    """Identifies a message: activations of a stage (``kind`` 0) or gradients for it (1), of one microbatch."""
 
     kind: int
     stage: int
@@ -49,7 +49,7 @@ class Message(NamedTuple):
 
 
 class Channel(NamedTuple):
-    """From one rank to another."""
+    """Process groups for messages from one rank to another."""
 
     source: int
     target: int
@@ -58,19 +58,19 @@ class Channel(NamedTuple):
 
 
 class Exchange:
-    """The messages of one process.
+    """Sends and receives the messages of one process.
 
     Args:
-        channels: (source, target) in global ranks -> groups of that direction.
+        channels: (source, target) as global ranks -> process groups for that direction.
         rank: Global rank of this process.
-        device: Where received tensors are put.
+        device: Device of received tensors.
 
     """
 
     def __init__(self, channels: dict[tuple[int, int], Channel], rank: int, device: torch.device) -> None:
         self._channels, self._rank, self._device = channels, rank, device
         self._kept: dict[tuple[int, Tag], Message] = {}
-        self._under_way: list[tuple[dist.Work, Tensor]] = []
+        self._pending: list[tuple[dist.Work, Tensor]] = []
 
     def send(self, target: int, tag: Tag, tensors: Sequence[Tensor], failure: str | None = None) -> None:
         """Start sending."""
@@ -98,19 +98,19 @@ class Exchange:
 
     def finish(self) -> None:
         """Wait until everything sent has arrived."""
-        for work, _ in self._under_way:
+        for work, _ in self._pending:
             work.wait()
-        self._under_way.clear()
+        self._pending.clear()
         self._kept.clear()
 
     def _post(self, tensor: Tensor, target: int, group: dist.ProcessGroup) -> None:
         work = dist.isend(tensor, target, group)
         assert work is not None  # this process is in the group
-        self._under_way.append((work, tensor))
+        self._pending.append((work, tensor))
 
 
 def _encode(tag: Tag, tensors: Sequence[Tensor], failure: str | None) -> Tensor:
-    """Kind, stage, microbatch, number of tensors (or -1 and a text), then type, flag, dimensions of each."""
+    """Kind, stage, microbatch, number of tensors (or -1 and an error), then dtype, requires_grad and shape of each."""
     if failure is not None:
         text = failure.encode()[:_TEXT]
         numbers = [int.from_bytes(text[place : place + 7], "little") for place in range(0, len(text), 7)]

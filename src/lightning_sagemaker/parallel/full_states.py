@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A sharded module loads a full state dict, as code that was written for DDP does after training.
+"""Loading a full state dict into a sharded module, as code that was written for DDP does after training.
 
 ``load_state_dict`` of FSDP2 takes shards only, so libraries that load their best checkpoint after ``fit`` would fail there.
 """
@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 _LOCALLY = {"src_data_rank": None} if "src_data_rank" in signature(distribute_tensor).parameters else {}
-"""Each rank slices its own value; the oldest versions of torch send that of the first rank instead."""
+"""Each rank slices its own value, without communication; the oldest torch versions broadcast rank 0's instead."""
 
 
 def take_full_states(root: nn.Module) -> None:
-    """Have ``root`` and its submodules shard the tensors of a full state dict when they load it.
+    """Make ``root`` and its submodules shard the tensors of a full state dict when they load it.
 
     Args:
         root: A module whose parameters are ``DTensor``s, at least in part.
@@ -27,7 +27,7 @@ def take_full_states(root: nn.Module) -> None:
 
 
 def _shard_values(module: nn.Module, state: dict[str, object], prefix: str, *_: object) -> None:
-    """Called before ``module`` loads its own parameters, with a copy of the dict. A wrong shape is left to torch's error."""
+    """Hook called before ``module`` loads its parameters, with a copy of the dict. torch raises if a shape is wrong."""
     for name, parameter in module.named_parameters(recurse=False):
         value = state.get(prefix + name)
         if not isinstance(parameter, DTensor) or not isinstance(value, Tensor) or isinstance(value, DTensor):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions of torch that are not traced like the others."""
+"""torch functions that need special treatment when tracing."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from torch._subclasses.fake_tensor import FakeTensor
 NUMBERS = frozenset({Tensor.item, Tensor.tolist, Tensor.numpy, Tensor.nonzero, torch.nonzero}) | frozenset(
     getattr(Tensor, f"__{name}__") for name in ("bool", "int", "float", "index")
 )
-"""What looks at a tensor's numbers, as code does that branches on them."""
+"""Functions that read a tensor's values, as code does that branches on them."""
 
 
 def on_shapes_of(func: Callable[..., Any]) -> Callable[..., Any]:
-    """``func``, or what gives its result on shapes where torch does not.
+    """``func``, or a replacement where torch cannot run it on fake tensors.
 
-    The grouped product of a mixture of experts is computed in any precision, but its shapes are known in bfloat16 only
+    torch computes a mixture of experts' grouped matrix product in any dtype, but its shape function supports bfloat16 only
     (torch 2.13, ``_meta_grouped_mm_common``).
     """
     if getattr(func, "__name__", "").strip("_") != "grouped_mm":

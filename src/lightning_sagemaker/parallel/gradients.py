@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gradients of replicas and stages: their mean, and their global norm."""
+"""Averages gradients over replicas, and clips them by their global norm over stages."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ from lightning_sagemaker._compat.guard import shadow
 from lightning_sagemaker.collectives.devices import device_for
 
 _BUCKET = 25 * 2**20
-"""Bytes that are reduced together, as in ``DistributedDataParallel``."""
+"""Bytes of a bucket, as in ``DistributedDataParallel``."""
 
 
 @torch.no_grad()
 def average(parameters: Sequence[nn.Parameter], group: dist.ProcessGroup) -> None:
-    """The mean of the gradients over the replicas of a stage. Collective over ``group``.
+    """Average the gradients over the replicas of a stage. Collective over ``group``.
 
-    A parameter without a gradient on all replicas stays without one; if only some have one, the others count as zero.
+    A parameter that has a gradient on no replica keeps none; if only some replicas have one, the others count as zero.
 
     Args:
-        parameters: In the same order on all replicas.
-        group: Process group of those that hold these parameters.
+        parameters: Parameters, in the same order on all replicas.
+        group: Process group of the ranks that hold these parameters.
 
     """
     if dist.get_world_size(group) == 1 or not parameters:
         return
     held = [parameter.grad is not None for parameter in parameters]
-    present = found_anywhere(held, parameters[0].device, group)
+    present = any_replica_has(held, parameters[0].device, group)
     average_present([parameter for parameter, has in zip(parameters, present, strict=True) if has], group)
 
 
-def found_anywhere(held: Sequence[bool], device: torch.device, group: dist.ProcessGroup) -> list[bool]:
-    """For each parameter whether any replica has a gradient. Collective over ``group``.
+def any_replica_has(held: Sequence[bool], device: torch.device, group: dist.ProcessGroup) -> list[bool]:
+    """Whether any replica has a gradient, for each parameter. Collective over ``group``.
 
     Args:
-        held: Whether this process has one.
+        held: Whether this process has a gradient, for each parameter.
         device: Device of the group's tensors.
         group: Process group of the replicas.
 
@@ -50,10 +50,10 @@ def found_anywhere(held: Sequence[bool], device: torch.device, group: dist.Proce
 
 @torch.no_grad()
 def average_present(parameters: Sequence[nn.Parameter], group: dist.ProcessGroup) -> None:
-    """The mean of gradients; missing ones count as zero. Collective over ``group``.
+    """Average gradients; missing ones count as zero. Collective over ``group``.
 
     Args:
-        parameters: Those with a gradient on any replica, in the same order on all of them.
+        parameters: Parameters with a gradient on any replica, in the same order on all replicas.
         group: Process group of the replicas.
 
     """
@@ -96,10 +96,10 @@ def clip_norm(
 
     Args:
         parameters: Parameters of this process.
-        counted: Those that no other process of the group counts in the norm.
+        counted: Parameters that this process alone contributes to the norm.
         max_norm: The maximum norm.
         group: Process group of a model replica.
-        norm_type: Exponent of the norm; infinity: the largest gradient.
+        norm_type: Exponent of the norm; infinity for the largest absolute gradient.
 
     Returns:
         The norm before clipping.
@@ -124,9 +124,9 @@ def norms(
     """The norm of each parameter's gradient, shape ``(len(parameters),)``; NaN if none. Collective over ``group``.
 
     Args:
-        parameters: The same ones on all processes of the group.
-        counted: Those that no other process of the group counts.
-        norm_type: Exponent of the norm; infinity: the largest element.
+        parameters: Parameters, the same on all processes of the group.
+        counted: Parameters that this process alone contributes.
+        norm_type: Exponent of the norm; infinity for the largest absolute element.
         group: Process group of a model replica.
 
     """
@@ -154,8 +154,8 @@ def accumulate(parameters: Sequence[nn.Parameter], gradients: Sequence[Tensor | 
     """Add to the parameters' gradients.
 
     Args:
-        parameters: Some.
-        gradients: One of each; None adds nothing.
+        parameters: Parameters of any shapes.
+        gradients: A gradient for each parameter; None adds nothing.
 
     """
     for parameter, gradient in zip(parameters, gradients, strict=True):
@@ -167,11 +167,11 @@ def accumulate(parameters: Sequence[nn.Parameter], gradients: Sequence[Tensor | 
 def agree_on_overflow(
     scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimizer, device: torch.device, group: dist.ProcessGroup
 ) -> None:
-    """After ``scaler.unscale_(optimizer)``: if one process found an infinite gradient, all skip the step. Collective.
+    """Make all processes skip the step if one found an infinite gradient in ``scaler.unscale_(optimizer)``. Collective.
 
     Args:
         scaler: Gradient scaler of this process; those of the others must have the same scale.
-        optimizer: As given to the scaler.
+        optimizer: Optimizer that was passed to the scaler.
         device: Device of this process.
         group: Process group of a model replica.
 
@@ -192,9 +192,9 @@ def sync_overflow_skips(scaler: torch.amp.GradScaler, device: torch.device, grou
         group: Process group of a model replica.
 
     """
-    if "unscale_" in vars(scaler):  # it does already, since an earlier run of the same Trainer
+    if "unscale_" in vars(scaler):  # already done, by an earlier run of the same Trainer
         return
-    scaler.scale(torch.zeros((), device=device))  # sets it up: only the last stage scales a loss
+    scaler.scale(torch.zeros((), device=device))  # initializes it: only the last stage scales a loss
     unscale = scaler.unscale_
 
     def unscale_together(optimizer: torch.optim.Optimizer) -> None:

@@ -22,14 +22,14 @@ class ParallelGroups:
     Attributes:
         degrees: The layout.
         rank: Global rank of this process.
-        at: Its coordinates in the layout.
-        ranks: Kind (``PP``, ``TP``, ``RDP``, ``MP``, ``DP``) -> the global ranks of its group, ascending.
-        groups: Kind -> its process group.
-        cpu_groups: Kind -> the same for objects and tensors on the CPU.
-        channels: Ordered pairs of neighbouring stages of its replica -> their channels.
-        batches: From the first process of a model replica to all others of it.
-        inputs: From the first stage to the others of its pipeline.
-        results: From the last stage to the others of its pipeline.
+        at: Coordinates of this process in the layout.
+        ranks: Kind (``PP``, ``TP``, ``RDP``, ``MP``, ``DP``) -> global ranks of this process's group, ascending.
+        groups: Kind -> this process's process group.
+        cpu_groups: Kind -> the process group for objects and CPU tensors.
+        channels: Ordered pairs of neighboring stages' ranks of this model replica -> their channels.
+        batches: Channel from the first process of a model replica to its others.
+        inputs: Channel from the first stage to the others of its pipeline.
+        results: Channel from the last stage to the others of its pipeline.
 
     """
 
@@ -104,7 +104,7 @@ def _channels(pipelines: Sequence[Sequence[int]], rank: int, on_cpu: bool) -> di
             other = ranks[(place + 1) % len(ranks)]
             for source, target in ((one, other), (other, one)):
                 if (source, target) in found:
-                    continue  # of two stages, each is the other's neighbor on both sides
+                    continue  # with two stages, each is the other's neighbor on both sides
                 headers = dist.new_group(sorted((source, target)), backend="gloo")
                 payload = headers if on_cpu else dist.new_group(sorted((source, target)))
                 found[source, target] = Channel(source, target, headers, payload)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""First values of modules that were built on the meta device, by their own initializers."""
+"""Initial values of modules that were built on the meta device, by their own initializers."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ Initializer = Callable[[nn.Module], object]
 
 
 def initial_values(root: nn.Module, wanted: Callable[[Tensor], bool]) -> dict[int, Callable[[], Tensor]]:
-    """What gives the first values of a module's own parameters and buffers, by their ids.
+    """Functions that compute the initial values of parameters and buffers, by the tensors' ids.
 
-    Each module is initialized by itself, with random numbers that depend on the seed and on its name, so that values do
-    not depend on which process asks for which.
+    Each module is initialized separately, with random numbers that depend on the seed and on its name, so that values do
+    not depend on which process computes them.
 
     Args:
         root: Module with parameters or buffers on the meta device.
-        wanted: Whether values of a tensor are asked for.
+        wanted: Whether the initial values of a tensor are needed.
 
     Raises:
-        ParallelConfigError: If a module has neither ``reset_parameters`` nor is in a model with ``_init_weights``, as
+        ParallelConfigError: If a module has no ``reset_parameters`` and is not in a model with ``_init_weights``, as
             those of transformers have.
 
     """
@@ -50,11 +50,11 @@ def initial_values(root: nn.Module, wanted: Callable[[Tensor], bool]) -> dict[in
 
 
 class _Fresh:
-    """The first values of one module, computed when one is asked for.
+    """The initial values of one module, computed when the first is taken.
 
     Args:
         name: Name of the module, for errors.
-        module: The module; its parameters and buffers stay as they are.
+        module: The module; its parameters and buffers are not changed.
         initialize: Its initializer.
         seed: Seed of its random numbers.
 
@@ -68,7 +68,7 @@ class _Fresh:
         """The values of a parameter or buffer of the module.
 
         Raises:
-            ParallelConfigError: If the initializer leaves them as they are.
+            ParallelConfigError: If the initializer does not set them.
 
         """
         if key not in self._values:
@@ -100,7 +100,7 @@ class _Fresh:
 
 
 def _with_initializers(root: nn.Module) -> list[tuple[str, nn.Module, Initializer | None]]:
-    """Each module with what initializes it: for those of transformers, the innermost model's ``_init_weights``."""
+    """Each module with its initializer; for modules of transformers, the innermost model's ``_init_weights``."""
     found: list[tuple[str, nn.Module, Initializer | None]] = []
     of_model: dict[str, Initializer] = {}
     for name, module in root.named_modules():
@@ -129,7 +129,7 @@ def _put(module: nn.Module, key: str, value: Tensor) -> None:
 
 
 def _nothing_like(tensor: Tensor, truth: bool) -> Tensor:
-    """Values of which it can be told whether they were set; of truth values, by trying both."""
+    """Sentinel values, to detect whether a tensor was set; for booleans both are tried, given by ``truth``."""
     empty = torch.empty_like(tensor, device="cpu", requires_grad=False)
     return empty.fill_(truth if tensor.dtype is torch.bool else _mark(tensor))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which tensors of a batch a stage reads: found in its first step, and the only ones that it is sent afterwards."""
+"""Records which tensors of a batch a stage reads in its first step; later steps send it only those."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _VIEWS = frozenset(
         *(getattr(owner, name) for name in ("squeeze", "unsqueeze", "t") for owner in (Tensor, torch)),
     }
 )
-"""What gives the same numbers in another form: its result is read when something else uses it."""
+"""Functions that return a view: the tensor counts as read only when another function uses the view."""
 _SHAPES = frozenset(
     {
         *(getattr(Tensor, name) for name in ("size", "dim", "numel", "stride", "__len__", "is_floating_point")),
@@ -36,19 +36,19 @@ _SHAPES = frozenset(
         ),
     }
 )
-"""What does not look at a tensor's numbers."""
+"""Functions that do not read a tensor's values."""
 
 
 class NotSentError(RuntimeError):
-    """A stage reads a tensor that it did not read in its first step. Says what to do."""
+    """A stage reads a tensor that it did not read in its first step; the message has the fix."""
 
 
 class NotSent(Tensor):
-    """Has a shape and no numbers."""
+    """Stands for a tensor that was not sent: it has a shape and a dtype, and no values."""
 
     @classmethod
     def of(cls, shape: Sequence[int], dtype: torch.dtype) -> NotSent:
-        """A tensor of a shape."""
+        """A tensor of the given shape and dtype."""
         return torch.empty((), dtype=dtype).expand(torch.Size(shape)).as_subclass(cls)
 
     def __repr__(self, *, tensor_contents: object = None) -> str:  # type: ignore[override]
@@ -63,7 +63,7 @@ class NotSent(Tensor):
         kwargs: Mapping[str, object] | None = None,
     ) -> object:
         if func is Tensor.clone:
-            return args[0]  # nothing can be written into it
+            return args[0]  # no copy is needed, as nothing can be written into it
         if not gives_view(func, args, kwargs) and func not in _SHAPES:
             raise NotSentError(
                 f"this pipeline stage reads ({getattr(func, '__name__', func)}) a tensor of the batch that it did not read"
@@ -79,7 +79,7 @@ def _not_sent(tensor: Tensor) -> Tensor:
 
 
 def gives_view(func: object, args: Sequence[object], kwargs: Mapping[str, object] | None) -> bool:
-    """Whether a function gives the same numbers as its tensor, in another form."""
+    """Whether a function returns a view of its tensor."""
     leaves = pytree.arg_tree_leaves(*args, **(kwargs or {}))
     return func in _VIEWS and sum(isinstance(leaf, Tensor) for leaf in leaves) == 1
 
@@ -90,17 +90,17 @@ def shape_of(tensor: Tensor) -> Tensor:
 
 
 class Reads(TorchFunctionMode):
-    """Notes which of some tensors are read.
+    """Mode that records which tensors of a batch are read.
 
     Args:
-        parts: For each microbatch, its tensors in the order of the batch's.
+        parts: The tensors of each microbatch, in the order of the batch's.
 
     """
 
     def __init__(self, parts: Sequence[Sequence[Tensor]]) -> None:
         super().__init__()
         self._numbers = {id(tensor): number for part in parts for number, tensor in enumerate(part)}
-        self._views: list[Tensor] = []  # they must not be freed, or others could get their ids
+        self._views: list[Tensor] = []  # must not be freed, or other tensors could get their ids
         self.found: set[int] = set()
 
     def __torch_function__(
@@ -123,7 +123,7 @@ class Reads(TorchFunctionMode):
             self.found |= numbers
         return result
 
-    def look_into(self, value: object) -> None:
-        """What a step returns or logs is read."""
+    def record_result(self, value: object) -> None:
+        """Record the tensors in a step's return value or in its logged values as read."""
         leaves = pytree.tree_leaves(value)
         self.found.update(self._numbers[id(leaf)] for leaf in leaves if id(leaf) in self._numbers)

@@ -25,14 +25,14 @@ class Key:
     """One key of ``mp_parameters``.
 
     Attributes:
-        name: As it is written.
-        version: Version of the library that has it: 1, 2, 0 for both, -1 if no documentation has it.
+        name: Name of the key.
+        version: Version of the library that documents it: 1, 2, 0 for both, -1 for none.
         kind: Type of its value.
         default: Value when it is absent.
         support: How it is handled.
         note: What it does here, or why it has no effect or is refused.
-        minimum: Least value of a number.
-        choices: Allowed values; empty if there are other rules.
+        minimum: Minimum of a number.
+        choices: Allowed values; empty if these are not a fixed set.
 
     """
 

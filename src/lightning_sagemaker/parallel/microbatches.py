@@ -15,12 +15,12 @@ from lightning_sagemaker.parallel.degrees import ParallelConfigError
 
 
 class Microbatches(NamedTuple):
-    """A batch in parts.
+    """A batch, split into parts.
 
     Attributes:
-        parts: At least one.
-        weights: Share of each part in the samples of the batch; their sum is 1.
-        reason: Why there is one part; empty if the batch was split.
+        parts: The microbatches, at least one.
+        weights: Fraction of the batch's samples in each part; the sum is 1.
+        reason: Why the batch was not split; empty if it was.
 
     """
 
@@ -33,8 +33,8 @@ class Cut:
     """Splits the batches of a loader.
 
     The samples are the rows of a batch's tensors (k rows per sample are possible), and the entries of lists that were not
-    collated. Lists without tensors, and arrays, that are as long as there are samples are split with them. What has no
-    first dimension is the same in each part. Where it is not clear what the samples are, there is one part.
+    collated. Lists without tensors, and arrays, with one entry per sample are split with them. Values without a
+    first dimension are the same in each part. If the samples cannot be identified, there is one part.
 
     Args:
         count: Number of microbatches.
@@ -44,7 +44,7 @@ class Cut:
 
     def __init__(self, count: int, batch_size: int | None = None) -> None:
         self._count, self._batch_size = count, batch_size
-        self._known: dict[str, bool] = {}  # place of a list in a full batch -> whether it holds samples
+        self._known: dict[str, bool] = {}  # path of a list in a full batch -> whether it holds samples
 
     def __call__(self, batch: object) -> Microbatches:
         """Split a batch into parts that are as even as possible, each weighted by its samples.
@@ -78,7 +78,7 @@ class Cut:
         return Microbatches(parts, [length / samples for length in lengths])
 
     def _part(self, value: object, samples: int, count: int, number: int, own: slice, place: str = "") -> object:
-        """Some of the samples in a batch, or in an entry of it."""
+        """The samples ``own`` of a batch, or of an entry of it."""
         if isinstance(value, Tensor):
             rows = value.shape[0] // samples if value.dim() else 0
             return value[own.start * rows : own.stop * rows] if rows else value
@@ -91,7 +91,7 @@ class Cut:
         return map_entries(value, lambda entry, at: self._part(entry, samples, count, number, own, place + at))
 
     def _sizes(self, value: object, place: str = "") -> list[int | None]:
-        """Numbers that may be those of samples, without repetitions; None for an object that splits itself."""
+        """Possible numbers of samples, without duplicates; None stands for an object that splits itself."""
         if isinstance(value, Tensor):
             return [value.shape[0]] if value.dim() else []
         if hasattr(value, "smp_slice"):
@@ -103,11 +103,11 @@ class Cut:
         return list(found)
 
     def _is_uncollated(self, value: Sequence[object], place: str) -> bool:
-        """Whether a batch, or a part of one, is a list of samples that were not made one tensor.
+        """Whether a batch, or an entry of it, is a list of uncollated samples.
 
-        If it has as many entries as the loader's batch, it is one if its tensors do not have as many rows. The list at the
-        same place of a shorter batch, as an epoch's last, is what it was in a full one. If there was none, it is one if its
-        entries are containers alike whose tensors have different numbers of rows.
+        A list with as many entries as the loader's batch size is one, unless its tensors have as many rows. The list at the
+        same path of a shorter batch, such as an epoch's last, is treated as in a full one. Without one, it counts if its
+        entries are containers of the same form whose tensors have different numbers of rows.
         """
         if self._batch_size is None or not value:
             return False
@@ -126,12 +126,12 @@ def _one_part(batch: object, reason: str) -> Microbatches:
 
 
 def _has_one_of_each(value: Sequence[object], samples: int) -> bool:
-    """Whether it is a list of something of each sample."""
+    """Whether ``value`` is a list with one entry per sample."""
     return len(value) == samples and not any(map(Cut(1)._sizes, value))
 
 
 def _form(entry: object) -> object:
-    """What samples have in common, and the columns of a small data set do not."""
+    """The form of an entry, which samples share and the columns of a small table do not."""
     if isinstance(entry, Tensor):
         return entry.dtype, entry.dim()
     return tuple(entry) if isinstance(entry, Mapping) else type(entry)
@@ -150,7 +150,7 @@ def split(value: object, count: int, axis: int = 0, name: str = "the batch") -> 
         value: Any structure.
         count: Number of microbatches.
         axis: Axis to split.
-        name: For errors.
+        name: Name of the value in error messages.
 
     Raises:
         ParallelConfigError: If a tensor's size is not divisible.
@@ -179,7 +179,7 @@ def _at(value: object, pieces: Mapping[str, Sequence[object]], number: int) -> o
 
 def _split_tensor(tensor: Tensor, count: int, axis: int, name: str) -> list[object]:
     if tensor.dim() <= axis:
-        return [tensor] * count  # a number holds for all samples
+        return [tensor] * count  # a scalar applies to all samples
     if tensor.shape[axis] % count:
         raise _indivisible(name, tensor.shape[axis], count)
     return list(tensor.chunk(count, axis)) if tensor.shape[axis] else [tensor] * count

@@ -31,26 +31,26 @@ _MEMORY_WEIGHT = {"memory": 0.8, "speed": 0.2}
 
 
 class PipelinedModel:
-    """A module of which each process holds its stages. Collective: all processes of the job build it in the same step.
+    """A module whose stages are distributed over processes. Collective: all processes of the job create it in the same step.
 
     Args:
-        root: The module with all parameters, whole on this process, or on the meta device.
+        root: The module with all parameters, complete on this process or on the meta device.
         groups: Process groups of the job.
         device: Device of this process.
         step: The user's code for one microbatch.
-        microbatch: Its argument.
+        microbatch: The argument of ``step``.
         stages_per_rank: Stages per process.
-        ends: Number of blocks up to the end of each stage, or a function that returns them; default: balanced costs.
-        recompute: Blocks save only their inputs for the backward pass, and are recomputed there.
+        ends: Number of blocks up to the end of each stage, or a function that returns these; default: balanced costs.
+        recompute: Activation checkpointing: blocks save only their inputs and are recomputed in the backward pass.
         plan: Returns the tensor parallel plan of ``root``; default: ours.
 
     Attributes:
         blocks: Blocks of the module.
-        partition: Which stage has what.
+        partition: The blocks and parameters of each stage.
         stages: Stages of this process.
         engine: Runs steps.
         tied: Parameters of several stages.
-        was_delayed: Whether parameters were on the meta device: the whole need not fit into memory.
+        was_delayed: Whether parameters were on the meta device, so that the full model need not fit into memory.
         linears: Tensor parallel layers of this process's stages.
         reduction: Averages gradients over the replicas during the backward passes; None if there is one replica.
 
@@ -133,7 +133,7 @@ class PipelinedModel:
 
     @torch.no_grad()
     def _make_equal(self) -> None:
-        """All replicas of a stage start with the weights of the first one; tied weights are those of the first stage."""
+        """Broadcast the first replica's weights to all replicas of a stage, and tied weights from the first stage."""
         group = self._groups.groups["DP"]
         if dist.get_world_size(group) > 1:
             source = dist.get_global_rank(group, 0)
@@ -142,22 +142,22 @@ class PipelinedModel:
         self.tied.make_equal()
 
     def reduce_gradients(self) -> None:
-        """After the backward passes: sum those of tied parameters over the stages, and average over the replicas."""
+        """After the backward passes, sum gradients of tied parameters over the stages, and average over the replicas."""
         self.tied.add_gradients()
         gradients.average(self.parameters, self._groups.groups["RDP"])
 
     def clip_norm(self, parameters: Sequence[nn.Parameter], max_norm: float, norm_type: float = 2.0) -> Tensor:
-        """Clip the global gradient norm; returns the norm before."""
+        """Clip gradients by their global norm; returns the norm before clipping."""
         own = [parameter for parameter in parameters if not self.stages.is_absent(parameter)]
         return gradients.clip_norm(own, self._counted(own), max_norm, self._groups.groups["MP"], norm_type)
 
     def grad_norms(self, parameters: Sequence[nn.Parameter], norm_type: float) -> Tensor:
-        """The norm of each parameter's gradient; NaN for one without."""
+        """The norm of each parameter's gradient; NaN for a parameter without one."""
         own = [parameter for parameter in parameters if not self.stages.is_absent(parameter)]
         return gradients.norms(parameters, self._counted(own), norm_type, self._groups.groups["MP"])
 
     def _counted(self, own: Sequence[nn.Parameter]) -> list[nn.Parameter]:
-        """Those of this process's parameters that no other process of the replica counts in a norm."""
+        """The parameters that this process, and no other one of the replica, contributes to a norm."""
         names = {id(parameter): name for name, parameter in self._root.named_parameters()}
         ranks = len(self._groups.pipeline_ranks)
         return [
@@ -185,7 +185,7 @@ class PipelinedModel:
         for original, parameter in zip(self._root.parameters(), copy.parameters(), strict=True):
             absent = self.stages.is_absent(original)
             parameter.data = parameter.data.new_empty(0) if absent else self.linears.part(original, parameter.data)
-        hook = functools.partial(self._gather_copy)  # torch marks it, which a method cannot be
+        hook = functools.partial(self._gather_copy)  # torch sets an attribute on it, which a method does not support
         self._copies.append((copy, copy.register_state_dict_post_hook(hook)))  # type: ignore[no-untyped-call]
 
     def _gather_copy(self, _: nn.Module, state: dict[str, Any], prefix: str, __: Any) -> None:
@@ -198,12 +198,12 @@ class PipelinedModel:
         return self._groups.stage_rank(stages[0] if stages else self._buffer_stage(name))
 
     def _buffer_stage(self, name: str) -> int:
-        """The stage that has the blocks near the buffer's module; the last one runs all that is not near any."""
+        """The stage of the blocks that are called with the buffer's module; the last stage if there are none."""
         region = self._called.get(name.rpartition(".")[0], len(self.blocks) - 1)
         return next(stage for stage, end in enumerate(self.partition.ends) if region < end)
 
     def own_state(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        """Of ``root.state_dict()``, what this process has; shards of matrices as DTensors."""
+        """The entries of ``root.state_dict()`` that this process holds; shards of matrices as DTensors."""
         originals = dict(_named_tensors(self._root))
         lacking = {name for name, tensor in originals.items() if self.stages.is_absent(tensor)}
         return {
@@ -214,14 +214,14 @@ class PipelinedModel:
 
     @torch.no_grad()
     def gather(self, state: Mapping[str, Any], on_all: bool = False) -> dict[str, Any]:
-        """The full model's state from that of its stages. Collective over the pipeline.
+        """Gather the full model's state from its stages. Collective over the pipeline.
 
         Args:
             state: ``root.state_dict()``.
-            on_all: Whether all processes need it, not only the first.
+            on_all: Whether all processes get it, not only the first.
 
         Returns:
-            The state on the CPU; without ``on_all``, empty on other processes than the first.
+            The state on the CPU; without ``on_all``, empty on all processes but the first.
 
         """
         first = self._groups.pipeline_ranks[0]
@@ -232,7 +232,7 @@ class PipelinedModel:
         originals = dict(_named_tensors(self._root))
         for name, value in state.items():
             original = originals.get(name)
-            if original is None:  # extra state, and what hooks have added
+            if original is None:  # extra state, and entries that hooks have added
                 whole[name] = value
                 continue
             if id(original) in seen:  # another name of the same parameter
@@ -256,7 +256,7 @@ class PipelinedModel:
 
     @torch.no_grad()
     def load(self, state: Mapping[str, object]) -> None:
-        """Take what this process has of the whole model's state."""
+        """Load this process's part of the full model's state."""
         for name, tensor in _named_tensors(self._root):
             value = state.get(name)
             if isinstance(value, Tensor) and not self.stages.is_absent(tensor):
@@ -273,14 +273,14 @@ class PipelinedModel:
                     state[key] = self.linears.part(parameter, value.to(parameter.device))
 
     def own_optimizer(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-        """What this process has of an optimizer's state; shards of matrices as DTensors."""
+        """The part of an optimizer's state that this process holds; shards of matrices as DTensors."""
         return map_state(optimizer.state_dict(), _parameters_of(optimizer), self.linears.placed)
 
     def gather_optimizer(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-        """The full optimizer state from those of the stages, on the first process; others return theirs. Collective.
+        """Gather the full optimizer state on the first process; others return their own. Collective over the pipeline.
 
         Args:
-            optimizer: Without state for parameters of other stages.
+            optimizer: Optimizer without state for parameters of other stages.
 
         """
         state = map_state(optimizer.state_dict(), _parameters_of(optimizer), self.linears.whole)
@@ -291,7 +291,7 @@ class PipelinedModel:
         if parts is None:
             return dict(state)
         merged: dict[Any, Any] = {}
-        for part in reversed(parts):  # of shared parameters, the first stage's entry stays
+        for part in reversed(parts):  # for tied parameters, the first stage's entry takes precedence
             merged.update(part)
         return {**state, "state": dict(sorted(merged.items()))}
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which gradients the update of one element depends on, found by trying the optimizer on two small matrices.
+"""Determines which gradients an element's update depends on, by running the optimizer on two small matrices.
 
 Each process of a pipeline updates its own parameters. Adam's update of an element depends on that element's gradient
 alone; LAMB's and Adafactor's on the gradients of its matrix; L-BFGS's on the gradients of the full model.
@@ -18,7 +18,7 @@ from lightning_sagemaker.parallel.degrees import ParallelConfigError
 
 _SIZE = 4
 _GRADIENTS = (10.0, 0.1)
-"""Magnitudes of the gradients of the test steps: some optimizers clip large ones."""
+"""Magnitudes of the test steps' gradients: some optimizers clip large ones."""
 
 
 class Scope(Enum):
@@ -45,7 +45,7 @@ def scope_of(optimizer: torch.optim.Optimizer) -> Scope | None:
             alone = _step(optimizer, [whole])[0]
             rows = torch.cat(_step(optimizer, list(whole.chunk(2))))
             columns = torch.cat(_step(optimizer, list(whole.chunk(2, 1))), 1)
-    except Exception:  # whatever a class that nobody here knows may raise
+    except Exception:  # the class is unknown and may raise anything
         return None
     if not torch.allclose(both, alone, rtol=1e-4, atol=1e-6):
         return Scope.MODEL
@@ -61,7 +61,7 @@ def check_scope(optimizer: torch.optim.Optimizer, shares_matrices: bool) -> None
         shares_matrices: Whether a process has shards of matrices.
 
     Raises:
-        ParallelConfigError: If it cannot.
+        ParallelConfigError: If the step needs gradients that a process does not have.
 
     """
     scope, name = scope_of(optimizer), type(optimizer).__name__
@@ -81,20 +81,20 @@ def check_scope(optimizer: torch.optim.Optimizer, shares_matrices: bool) -> None
 
 
 def _matrices() -> list[Tensor]:
-    """Two matrices, with values whose symmetry does not hide a dependence."""
+    """Two matrices, with values that are not symmetric, which could hide a dependence."""
     random = torch.Generator().manual_seed(0)
     return [torch.randn(_SIZE, _SIZE, generator=random) * scale for scale in (1.0, 3.0)]
 
 
 def _step(optimizer: torch.optim.Optimizer, values: list[Tensor]) -> list[Tensor]:
-    """Two steps from ``values``, with gradients that are a function of the element only; returns the values afterwards."""
+    """Run two steps from ``values``, with gradients that depend on the element only; returns the new values."""
     torch.manual_seed(0)  # for optimizers that draw
     parameters = [nn.Parameter(value.clone()) for value in values]
     known = inspect.signature(type(optimizer)).parameters
     takes_all = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in known.values())
     options: dict[str, Any] = {name: value for name, value in optimizer.defaults.items() if takes_all or name in known}
     if isinstance(options.get("lr"), float) and not options["lr"]:
-        options["lr"] = 0.1  # warm-ups begin with zero, where every optimizer is alike
+        options["lr"] = 0.1  # warm-ups start at zero, where no optimizer changes anything
     tried = type(optimizer)(parameters, **options)
     for step, size in enumerate(_GRADIENTS):
         for parameter, value in zip(parameters, values, strict=True):

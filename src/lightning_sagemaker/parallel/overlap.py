@@ -17,11 +17,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from lightning_sagemaker.parallel.gradients import average_present, found_anywhere
+from lightning_sagemaker.parallel.gradients import any_replica_has, average_present
 from lightning_sagemaker.parallel.tied import TiedParameters
 
 _LARGEST, _SMALLEST, _COUNT = 25 * 2**20, 2**20, 8
-"""Bytes of the largest bucket, as in ``DistributedDataParallel``, and of the smallest, and their number in small models."""
+"""Maximum bytes of a bucket, as in ``DistributedDataParallel``, minimum bytes, and number of buckets of small models."""
 
 
 @dataclass
@@ -43,9 +43,9 @@ class OverlappedReduction:
 
     Args:
         parameters: Parameters of this process, in the same order on all replicas.
-        stages: ``id`` of each of them -> the stages of this process that use it.
-        tied: Those that other processes of the pipeline also hold.
-        group: Process group of those that hold these parameters.
+        stages: ``id`` of each parameter -> the stages of this process that use it.
+        tied: Parameters that other processes of the pipeline also hold.
+        group: Process group of the ranks that hold these parameters.
 
     """
 
@@ -101,16 +101,16 @@ class OverlappedReduction:
         self._reset({id(parameter): gradient for parameter, gradient in pairs if gradient is not None})
         for parameter in self._candidates:
             if parameter.requires_grad and id(parameter) not in self._hooked:
-                hook = functools.partial(self._on_gradient)  # torch marks it, which a method cannot be
+                hook = functools.partial(self._on_gradient)  # torch sets an attribute on it
                 self._hooked[id(parameter)] = parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
         self._active = True
 
     def begin_last(self, stage: int) -> None:
-        """The last backward pass through a stage of this process begins."""
+        """The step's last backward pass through ``stage`` begins."""
         self._final_stages.add(stage)
 
     def end_last(self, stage: int) -> None:
-        """It has ended: parameters that it had no gradient for will have none."""
+        """The step's last backward pass through ``stage`` has ended: missing gradients will not come any more."""
         for parameter in self._parameters:
             stages = self._stages[id(parameter)]
             if stage in stages and stages <= self._final_stages:
@@ -134,7 +134,7 @@ class OverlappedReduction:
 
     @torch.no_grad()
     def _add(self, parameter: Tensor) -> None:
-        """A gradient is final."""
+        """Record that a parameter's gradient is final."""
         key = id(parameter)
         if key in self._final:
             return
@@ -153,7 +153,7 @@ class OverlappedReduction:
             self._begun += 1
 
     def _start(self, bucket: _Bucket) -> None:
-        """Gradients become views of one vector, whose mean replaces them."""
+        """Make the gradients views of one flat tensor, and start its all-reduce."""
         found = [torch.zeros_like(one) if one.grad is None else one.grad for one in bucket.parameters]
         flat = torch.cat([gradient.reshape(-1) for gradient in found])
         flat /= self._size  # before the sum, as DistributedDataParallel does
@@ -165,7 +165,7 @@ class OverlappedReduction:
             view = part.view_as(gradient)
             if gradient.is_contiguous():
                 parameter.grad = view
-            else:  # the gradient keeps the order in memory that the parameter has
+            else:  # the gradient keeps the parameter's memory format
                 parameter.grad = gradient
                 self._copied.append((gradient, view))
 
@@ -173,7 +173,7 @@ class OverlappedReduction:
     def finish(self) -> None:
         """Wait until all gradients are reduced, and reduce the remaining ones. Collective over the replicas.
 
-        A parameter without a gradient on every replica stays without; where only some have one, the others count as
+        A parameter that has a gradient on no replica keeps none; if only some replicas have one, the others count as
         zero.
         """
         for parameter in self._parameters:
@@ -184,7 +184,7 @@ class OverlappedReduction:
             id(one) in self._had or (id(one) not in self._bucket_of and one.grad is not None)
             for one in self._parameters
         ]
-        present = found_anywhere(held, self._parameters[0].device, self._group) if self._parameters else []
+        present = any_replica_has(held, self._parameters[0].device, self._group) if self._parameters else []
         for work in self._works:
             work.wait()
         self._works.clear()

@@ -19,7 +19,7 @@ class Partition:
     """Which stage has which blocks and parameters.
 
     Attributes:
-        ends: For each stage, the number of blocks that it and the stages before it have.
+        ends: For each stage, the number of blocks up to its end.
         stages: Name of each parameter -> the stages that use it, ascending; more than one if it is tied.
         sizes: For each stage, the number of its parameters' elements.
 
@@ -34,7 +34,7 @@ class Partition:
         return range(self.ends[stage - 1] if stage else 0, self.ends[stage])
 
     def table(self, blocks: Blocks) -> str:
-        """A line for each stage."""
+        """A log line for each stage."""
         lines = []
         for stage, size in enumerate(self.sizes):
             own = self.blocks_of(stage)
@@ -58,7 +58,7 @@ def make_partition(
     Args:
         root: The module with all parameters.
         blocks: Blocks of the module.
-        traced: What tracing the module found.
+        traced: The trace of the module.
         num_stages: Number of stages.
         memory_weight: From 0 to 1.
         ends: Number of blocks up to the end of each stage; default: balanced costs.
@@ -115,7 +115,7 @@ def _costs(parameters: Mapping[str, nn.Parameter], traced: Trace, blocks: Blocks
         seen.add(id(parameter))
         for region in traced.regions[name]:
             memory[region] += parameter.numel()
-            if parameter.dim() > 1 and (region or id(parameter) in inside):  # before the blocks, they are looked up
+            if parameter.dim() > 1 and (region or id(parameter) in inside):  # before the blocks are embeddings: lookups
                 time[region] += parameter.numel()
     totals = sum(memory) or 1.0, sum(time) or 1.0
     return [
@@ -126,7 +126,7 @@ def _costs(parameters: Mapping[str, nn.Parameter], traced: Trace, blocks: Blocks
 def balance(costs: Sequence[float], num_stages: int, allowed: Collection[int] | None = None) -> tuple[int, ...]:
     """Split a sequence of costs into ``num_stages`` nonempty parts, so that the most expensive one is minimal.
 
-    By dynamic programming over (number of blocks, number of stages).
+    Uses dynamic programming over (number of blocks, number of stages).
 
     Args:
         costs: Cost of each block.

@@ -18,7 +18,7 @@ from lightning_sagemaker.parallel.degrees import ParallelConfigError
 
 COLUMNS, ROWS = "colwise", "rowwise"
 BY_INPUTS, BY_DIMENSION = "by inputs", "by dimension"
-"""A single linear layer, which splits its input and all-reduces; an embedding, which gathers its dimensions."""
+"""Styles of a single linear layer, which splits its input and all-reduces, and of an embedding, which gathers dimensions."""
 
 _ENCODER = {
     r"encoder\.layer\.\d+\.attention\.self\.(query|key|value)": COLUMNS,
@@ -55,14 +55,14 @@ PLANS: Mapping[str, Mapping[str, str]] = {
         r"transformer\.layer\.\d+\.ffn\.lin2": ROWS,
     },
 }
-"""transformers' ``model_type`` -> how module names end, and how those matrices are sharded."""
+"""transformers' ``model_type`` -> suffixes of module names, and how those matrices are sharded."""
 
 
 def tensor_plan(root: nn.Module, degree: int) -> dict[str, str]:
     """Name of a linear module -> ``colwise`` or ``rowwise``.
 
     Args:
-        root: Contains a transformers model of a type in :data:`PLANS`, or one with its own plan
+        root: Module that contains a transformers model of a type in :data:`PLANS`, or one with its own plan
             (``base_model_tp_plan``, the decoder families).
         degree: Number of ranks that each matrix is sharded across.
 
@@ -101,28 +101,28 @@ def tensor_plan(root: nn.Module, degree: int) -> dict[str, str]:
 
 
 def _patterns(plan: Mapping[str, str] | None) -> dict[str, str]:
-    """Transformers' own plan, whose ``*`` is a number."""
+    """Transformers' own plan as patterns, in which ``*`` stands for a number."""
     styles = (COLUMNS, ROWS)
     return {re.escape(path).replace(r"\*", r"\d+"): style for path, style in (plan or {}).items() if style in styles}
 
 
 _COUNTS = ("num_attention_heads", "num_heads", "n_heads", "num_key_value_heads", "all_head_size")
-"""Attributes with a number of heads, or of all their numbers, of attention modules of transformers."""
+"""Attributes of transformers' attention modules: number of heads, or number of elements of all heads."""
 
 
 def count_own_heads(root: nn.Module, shared: Iterable[str], degree: int) -> Callable[[], None]:
     """Set the number of heads of attention modules to those on this process.
 
-    Most code uses only the size of a head; code that uses their number would redistribute each head's elements, and
+    Most code uses only the size of a head; code that uses the number of heads would regroup elements across heads, and
     silently compute something else.
 
     Args:
         root: The module.
-        shared: Names of its sharded linear layers.
-        degree: Number of ranks that each is sharded across.
+        shared: Names of the sharded linear layers.
+        degree: Number of ranks that each layer is sharded across.
 
     Returns:
-        A function that undoes it.
+        A function that restores the attributes.
 
     """
     before: list[tuple[nn.Module, str, int]] = []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""In which order each rank computes its stages' microbatches.
+"""Pipeline schedules: the order in which each rank runs its stages' microbatches.
 
 Every order is simulated before it is used: that gives its duration, and shows that it does not deadlock.
 """
@@ -43,7 +43,7 @@ class Plan:
     """A schedule.
 
     Attributes:
-        orders: For each rank, its computations in order.
+        orders: The computations of each rank, in order.
         duration: Duration of the complete step, in forward passes of one microbatch through one stage.
 
     """
@@ -53,7 +53,7 @@ class Plan:
 
     @property
     def bubble(self) -> float:
-        """Share of the step in which a rank has nothing to do, on average."""
+        """Fraction of the step in which a rank is idle, averaged over ranks."""
         busy = sum(COST[action.kind] for order in self.orders for action in order)
         return 1 - busy / (self.duration * len(self.orders))
 
@@ -64,11 +64,11 @@ def make_plan(
     """The orders in which ``num_ranks`` ranks compute; stage s belongs to rank ``s % num_ranks``.
 
     Args:
-        schedule: ``interleaved``: backward passes first, so few microbatches are held at once (1F1B; Narayanan et al.,
+        schedule: ``interleaved``: backward passes first, so few microbatches are in flight at once (1F1B; Narayanan et al.,
             "Memory-Efficient Pipeline-Parallel DNN Training", 2021). ``simple``: all forward passes first (GPipe; Huang
             et al., 2019). ``zero_bubble``: weight gradients are computed when nothing else is ready (Qi et
             al., "Zero Bubble Pipeline Parallelism", 2023). ``_only_forward``: no backward passes.
-        num_ranks: Ranks in a row.
+        num_ranks: Number of ranks of the pipeline.
         microbatches: Number of microbatches per step.
         stages_per_rank: Stages per rank; more reduce the bubble and increase the traffic.
         active: Maximum number of microbatches that a stage holds at once, in ``interleaved`` and ``zero_bubble``.
@@ -93,7 +93,7 @@ def make_plan(
 def _fixed_order(
     schedule: str, rank: int, num_ranks: int, microbatches: int, stages_per_rank: int, active: int | None
 ) -> list[Action]:
-    """Forward passes until the first microbatch can be back, then forward and backward passes in turn."""
+    """Forward passes until the first microbatch can return, then forward and backward passes in turn."""
     forward, backward = (_urgent_first(kind, rank, num_ranks, microbatches, stages_per_rank) for kind in _PASSES)
     if schedule == "_only_forward":
         return forward
@@ -107,7 +107,7 @@ def _fixed_order(
 
 
 def _simulate(orders: list[list[Action]], num_stages: int) -> int | None:
-    """When the last rank finishes; None on a deadlock."""
+    """Time at which the last rank finishes; None on a deadlock."""
     done: dict[Action, int] = {}
     free, places = [0] * len(orders), [0] * len(orders)
     while places != [len(order) for order in orders]:
@@ -127,13 +127,13 @@ def _simulate(orders: list[list[Action]], num_stages: int) -> int | None:
 
 def _limit(rank: int, num_ranks: int, stages_per_rank: int, active: int | None) -> int:
     """Microbatches that a rank must hold to stay busy until the first one returns, up to the allowed number."""
-    if stages_per_rank > 1:  # fewer would not reach the last stage
+    if stages_per_rank > 1:  # with fewer, no microbatch would reach the last stage
         return 2 * (num_ranks - rank - 1) + (stages_per_rank - 1) * num_ranks + 1
     return num_ranks - rank if active is None else max(1, min(num_ranks - rank, active))
 
 
 def _urgent_first(kind: Kind, rank: int, num_ranks: int, microbatches: int, stages_per_rank: int) -> list[Action]:
-    """Microbatches go in groups of as many as there are ranks through all stages of a rank, then the next group."""
+    """Order by groups of ``num_ranks`` microbatches: each group passes through all stages of a rank before the next."""
     sign = 1 if kind is Kind.FORWARD else -1
     actions = [
         Action(kind, stage, microbatch)
@@ -152,7 +152,7 @@ class _ListScheduler:
         self._done: dict[Action, int] = {}
         self._orders: list[list[Action]] = [[] for _ in range(num_ranks)]
         self._free = [0] * num_ranks
-        # Where backward passes are split, each rank may hold as much as the first one: what waits fills its bubble.
+        # With split backward passes, each rank may hold as many as the first one: deferred work fills its bubble.
         ranks = [0] * num_ranks if self._split else range(num_ranks)
         self._limits = [_limit(rank, num_ranks, stages_per_rank, active) for rank in ranks]
         kinds = (Kind.INPUT, Kind.FORWARD, Kind.WEIGHT) if self._split else (Kind.BACKWARD, Kind.FORWARD)
@@ -165,7 +165,7 @@ class _ListScheduler:
         now = 0
         while any(self._todo):
             if not self._start(now, strict=True) and all(free <= now for free in self._free):
-                self._start(now, strict=False)  # everybody waits for a rank at its limit
+                self._start(now, strict=False)  # all ranks wait for one that is at its limit
             now = min(free for free in self._free if free > now)
         return Plan(tuple(map(tuple, self._orders)), max(self._free))
 
@@ -198,7 +198,7 @@ class _ListScheduler:
 
 
 def _needs(action: Action, num_stages: int, split: bool) -> list[Action]:
-    """Its dependencies."""
+    """The actions that ``action`` depends on."""
     kind, stage, microbatch = action.kind, action.stage, action.microbatch
     if kind is Kind.FORWARD:
         return [Action(kind, stage - 1, microbatch)] if stage else []

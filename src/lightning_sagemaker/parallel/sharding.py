@@ -39,7 +39,7 @@ class ShardOptions:
 
     Attributes:
         units: Classes of the modules that are gathered and freed as units; default: the repeated blocks of the model.
-        mp_policy: In which precision parameters are gathered and gradients reduced; default: their own.
+        mp_policy: Precision in which parameters are gathered and gradients reduced; default: their own.
         cpu_offload: Keep shards, their gradients and the optimizer's states in CPU memory.
         reshard_after_forward: Whether parameters are freed between the forward and the backward pass; default: True for
             blocks, False for the rest.
@@ -55,7 +55,7 @@ class ShardOptions:
         """Arguments of ``fully_shard`` that are not its defaults.
 
         Args:
-            pin: Whether CPU memory is pinned, for asynchronous copies: with a GPU.
+            pin: Whether CPU memory is pinned, for asynchronous copies from and to a GPU.
 
         """
         given = {
@@ -83,15 +83,15 @@ def shard_module(
         root: The module, complete and equal on all processes.
         mesh: Device mesh with the dimensions :data:`DP_REPLICATE`, :data:`DP_SHARD` and :data:`TP`, or the second alone.
         methods: Names of methods of ``root`` that are called from outside.
-        recompute: Blocks keep their inputs only for the backward pass, in which they run again.
+        recompute: Activation checkpointing: blocks save only their inputs and are recomputed in the backward pass.
         offload: Offload saved activations to CPU memory.
         options: How parameters are sharded.
 
     Returns:
-        Whether it is now one unit, for it has no blocks.
+        Whether the module is a single unit, because it has no blocks.
 
     Raises:
-        ParallelConfigError: If there is no plan for the matrices, there are no units of the given classes, or the module
+        ParallelConfigError: If there is no tensor parallel plan, there are no units of the given classes, or the module
             has replicas whose gradients nobody would average.
 
     """
@@ -133,7 +133,7 @@ def _data_mesh(mesh: DeviceMesh) -> DeviceMesh:
 
 
 def check_shardable(device_type: str) -> None:
-    """Refuse devices on which this torch cannot shard parameters.
+    """Raise for a device on which this version of torch cannot shard parameters.
 
     Raises:
         ParallelConfigError: For a CPU before torch 2.6.
@@ -150,14 +150,14 @@ def share_matrices(root: nn.Module, mesh: DeviceMesh) -> list[str]:
     """Shard the linear layers of a model with DTensor.
 
     Args:
-        root: Contains a transformers model, equal on all processes.
-        mesh: The tensor parallel ranks.
+        root: Module that contains a transformers model, with the same values on all processes.
+        mesh: Device mesh of the tensor parallel ranks.
 
     Returns:
         Names of the sharded parameters.
 
     Raises:
-        ParallelConfigError: If there is no plan for the matrices.
+        ParallelConfigError: If there is no tensor parallel plan for the model.
 
     """
     styles: dict[str, ParallelStyle] = {
@@ -174,7 +174,7 @@ def share_matrices(root: nn.Module, mesh: DeviceMesh) -> list[str]:
 
 
 def make_mesh(degrees: ParallelDegrees, world_size: int, device_type: str) -> DeviceMesh:
-    """The device mesh: replicas, parameter shards, and tensor parallel ranks.
+    """Create the device mesh of replicas, parameter shards, and tensor parallel ranks.
 
     Collective over all processes.
     """
@@ -189,7 +189,7 @@ def make_mesh(degrees: ParallelDegrees, world_size: int, device_type: str) -> De
 def clip_norm(parameters: Iterable[nn.Parameter], max_norm: float) -> Tensor:
     """Scale gradients so that their norm over all processes is at most ``max_norm``; returns the norm before. Collective.
 
-    torch's own refuses parameters of different meshes, which tensor parallel and other parameters have; with a single
+    torch's own refuses parameters of different meshes, such as tensor parallel and other parameters; with a single
     mesh it is used.
     """
     parameters = list(parameters)

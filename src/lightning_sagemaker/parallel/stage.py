@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs the user's code as one stage of a pipeline.
 
-Before its own blocks, a stage runs the code on dummy values: what needs a parameter of another stage gives NaN of the
-right shape, blocks of other stages are skipped, and the one before its first block returns the received tensors. After
+Before its own blocks, a stage runs the code on dummy values: a function of another stage's parameter returns NaN of the
+right shape, blocks of other stages are skipped, and the block before its first one returns the received tensors. After
 its last own block the code is aborted. In the first run of each kind of step, a use of such NaN is an error.
 """
 
@@ -28,7 +28,7 @@ from lightning_sagemaker.parallel.partition import Partition
 from lightning_sagemaker.parallel.trace import ReplacedForwards, TensorNumber, Trace, tensors_of
 
 
-class _Left(BaseException):
+class _StageDone(BaseException):
     """The last own block has returned; a BaseException, so that the user's code does not catch it."""
 
 
@@ -49,7 +49,7 @@ class _Visit:
 
 
 class _Received(torch.autograd.Function):
-    """What has arrived, for the user's code: unlike a leaf, it may be changed in place."""
+    """A received tensor, for the user's code: unlike a leaf, it may be modified in place."""
 
     @staticmethod
     def forward(ctx: Any, received: Tensor) -> Tensor:
@@ -66,10 +66,10 @@ class Stages:
     Args:
         root: The module with all parameters; those of other stages are freed, and may be on the meta device.
         blocks: Blocks of the module.
-        traced: What tracing the module found.
+        traced: The trace of the module.
         partition: Partition of the blocks.
         own: Indices of the stages of this process.
-        device: Their device.
+        device: Device of the stages.
 
     """
 
@@ -99,7 +99,7 @@ class Stages:
         around = {name.rpartition(".")[0] for name in blocks.names}
         for name, module in root.named_modules():
             if any(f"{one}.".startswith(f"{name}." if name else "") for one in around):
-                continue  # it calls the blocks: its own parameters are used before or after them
+                continue  # this module calls the blocks: it uses its own parameters before or after them
             if any(id(parameter) in self._shapes for parameter in module.parameters(recurse=False)):
                 self._hooks.append(module.register_forward_pre_hook(self._check_call))
         if traced.outer is not None:
@@ -134,16 +134,16 @@ class Stages:
         """Run ``step`` as one stage.
 
         Args:
-            stage: Its number.
+            stage: Index of the stage.
             step: The user's code for one microbatch.
             received: Output tensors of the previous block; None for the first stage.
-            kind: Name of the user's code; the first run of each is checked for values of other stages.
+            kind: Name of the user's code. Its first run is checked for uses of other stages' values.
 
         Returns:
             What ``step`` returned and None, for the last stage; None and the tensors to send, for the others.
 
         Raises:
-            PipelineError: If the code does not call each block once, in order, or uses a value that bypasses them.
+            PipelineError: If the code does not call each block once, in order, or uses a value that bypasses the blocks.
 
         """
         own = self._partition.blocks_of(stage)
@@ -155,7 +155,7 @@ class Stages:
             if absent is not None:
                 absent.__enter__()  # type: ignore[no-untyped-call]
             result = step()
-        except _Left:
+        except _StageDone:
             result = None
         finally:
             self._visit = None
@@ -175,7 +175,7 @@ class Stages:
 
     @contextmanager
     def recomputing(self) -> Iterator[None]:
-        """Around a backward pass: the model's own activation checkpointing calls blocks once more."""
+        """Context for a backward pass, in which the model's own activation checkpointing calls blocks again."""
         self._recomputes = True
         try:
             yield
@@ -183,7 +183,7 @@ class Stages:
             self._recomputes = False
 
     def replay(self, step: Callable[[], Any], output: Any) -> Any:
-        """Run ``step`` once more, where the call of the model returns ``output``; returns ``step``'s result."""
+        """Run ``step`` again with the model's call replaced by ``output``; returns ``step``'s result."""
         self._replayed.append(output)
         try:
             return step()
@@ -197,7 +197,7 @@ class Stages:
         return self._output
 
     def take_output(self) -> Any:
-        """What the model's call returned in the last run, if that was the last stage's."""
+        """The model's output in the last run, if that was of the last stage."""
         output, self._output = self._output, None
         return output
 
@@ -238,7 +238,7 @@ class Stages:
             inputs = tensors_of((args, kwargs))
             visit.sent = tensors_of(output) + [inputs[number] for number in self._traced.carried[index]]
             visit.has_left = True
-            raise _Left
+            raise _StageDone
         return output
 
     def _pass_by(self, index: int, visit: _Visit, arguments: Any) -> Any:
@@ -254,7 +254,7 @@ class Stages:
             carried = self._traced.carried[index]
             inputs = tensors_of(arguments)
             for number, tensor in zip(carried, tensors[len(tensors) - len(carried) :], strict=True):
-                fill(inputs[number], tensor)  # the user's code holds it, and continues with it
+                fill(inputs[number], tensor)  # the user's code refers to it and continues with it
             if visit.absent is not None:
                 visit.absent.is_over = True
         numbers = iter(tensors)
@@ -264,10 +264,10 @@ class Stages:
 
 
 def _check_checkpointing() -> None:
-    """Refuse checkpoints that run a block without gradients, and would record none for what is sent.
+    """Raise for reentrant activation checkpointing, which runs a block without recording gradients for the sent tensors.
 
     Raises:
-        PipelineError: If the block is called by such a checkpoint.
+        PipelineError: If the block is called by it.
 
     """
     frame = sys._getframe()

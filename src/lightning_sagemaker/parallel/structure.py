@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sends nested values from one process to the others of its group: the structure when it is new, the tensors always.
+"""Sends nested values from one process to the others of its group: new structures once, tensors each time.
 
 Pickling a batch costs more than sending it. So a value is split into its tensors, which are sent directly, and its
 structure, which is pickled once and then identified by a number. Shapes are sent when they change.
@@ -25,16 +25,16 @@ _NEW, _FAILED = -1, -2
 _MOST = 16
 """Number of cached structures, such as those of training, validation and an epoch's last batch."""
 _PACKED, _ALIGNED = 64 * 2**10, 16
-"""Smaller tensors, in bytes, are sent together, each at a multiple of so many bytes."""
+"""Bytes below which tensors are sent together in one message, and the alignment of each in it."""
 _DTYPES = sorted({value for value in vars(torch).values() if isinstance(value, torch.dtype)}, key=str)
 _Use = tuple[str | None, int]
-"""What is done with a value, and the number of its structure."""
+"""Purpose of a value, and the number of its structure."""
 _PLAIN = (int, bool, str, bytes, type(None), TensorNumber, torch.dtype)
-"""Types that can be compared; an object of any other is sent each time."""
+"""Types that are compared for equality; objects of other types are sent each time."""
 
 
 class StructureChannel:
-    """Values of one process, for all processes of a group.
+    """Broadcasts the values of one process to all processes of a group.
 
     Args:
         group: Process group for tensors on the CPU.
@@ -42,8 +42,8 @@ class StructureChannel:
         source: Global rank of the sender.
         rank: Global rank of this process.
 
-    A receiver may need some of the tensors only: it notes which it reads while it does something for the first time, and is
-    sent only those when it does so again with a value of the same structure.
+    A receiver may need only some of the tensors: it records which ones it reads in its first use of a structure, and
+    receives only those in later uses for the same purpose.
 
     Attributes:
         is_source: Whether this process sends.
@@ -60,22 +60,20 @@ class StructureChannel:
         self._shapes: list[int] = []
         self._number = _NEW
         self._used: set[_Use] = set()
-        self._reads: dict[_Use, frozenset[int]] = {}  # of this process
-        self._needs: dict[
-            _Use, dict[int, frozenset[int]]
-        ] = {}  # on the source: of each receiver; elsewhere: by the source
+        self._reads: dict[_Use, frozenset[int]] = {}  # tensors that this process reads
+        self._needs: dict[_Use, dict[int, frozenset[int]]] = {}  # on the source: by receiver; elsewhere: by the source
         self.pickled = 0
         self.sent_bytes = 0
 
     def share(self, value: object, use: str | None = None) -> object:
-        """The source's ``value``: there the object itself, elsewhere a copy with its tensors on the CPU. Collective.
+        """Broadcast ``value``: the source gets the object itself, others a copy with its tensors on the CPU. Collective.
 
         Args:
-            value: Nested tensors, numbers and objects that can be pickled; ignored on other processes than the source.
-            use: What is done with it, the same on all processes; None: everything may be read.
+            value: Nested tensors, numbers and objects that can be pickled; ignored on all processes but the source.
+            use: Purpose of the value, the same on all processes; None if everything may be read.
 
         Raises:
-            PipelineError: On all processes, if it holds what cannot be pickled.
+            PipelineError: On all processes, if the value contains something that cannot be pickled.
 
         """
         if not self.is_source:
@@ -89,7 +87,7 @@ class StructureChannel:
             try:
                 pickled = pickle.dumps(structure)
                 self.pickled += 1
-            except Exception as error:  # whatever the classes of a script may raise
+            except Exception as error:  # classes of a script may raise anything
                 number, failure = _FAILED, _unsendable(error)
                 pickled, tensors = failure.encode(), []
         shapes = [word for tensor in tensors for word in (_DTYPES.index(tensor.dtype), tensor.dim(), *tensor.shape)]
@@ -124,28 +122,28 @@ class StructureChannel:
         self.sent_bytes += sum(message.nbytes for _, message in pairs)
 
     def note_reads(self, use: str, numbers: Collection[int]) -> None:
-        """Of the value that was shared last, in the order of :func:`take_apart`, the tensors that this process reads."""
+        """Record which tensors of the last shared value this process reads, as indices in :func:`take_apart`'s order."""
         self._reads[use, self._number] = frozenset(numbers)
 
     def knows_reads(self, use: str) -> bool:
-        """Whether :meth:`note_reads` was called for a value of the structure of the last."""
+        """Whether :meth:`note_reads` was called for a value with the last one's structure."""
         return (use, self._number) in self._reads
 
     def _needed(self, use: str | None, count: int) -> dict[int, frozenset[int]]:
-        """What receivers need of ``count`` tensors: all at first; the second time they tell, which is collective."""
+        """The tensors that each receiver needs: all at first; the second time receivers send a list, which is collective."""
         key, everything = (use, self._number), frozenset(range(count))
         if use is None or key not in self._used:
             self._used.add(key)
             return dict.fromkeys((*self._targets, self._source), everything)
         if key not in self._needs and self.is_source:
-            self._needs[key] = {target: self._told(target, count) for target in self._targets}
+            self._needs[key] = {target: self._receive_reads(target, count) for target in self._targets}
         elif key not in self._needs:
             needed = self._reads.get(key, everything) & everything
             dist.send(torch.tensor([number in needed for number in range(count)]), self._source, self._group)
             self._needs[key] = {self._source: needed}
         return self._needs[key]
 
-    def _told(self, target: int, count: int) -> frozenset[int]:
+    def _receive_reads(self, target: int, count: int) -> frozenset[int]:
         mask = torch.empty(count, dtype=torch.bool)
         dist.recv(mask, target, self._group)
         return frozenset(mask.nonzero().flatten().tolist())
@@ -192,7 +190,7 @@ class StructureChannel:
         return tensor
 
     def _remember(self, number: int, structure: object, shapes: Sequence[int]) -> None:
-        """The same on all processes, so that numbers agree."""
+        """Cache a structure, in the same order on all processes, so that the numbers agree."""
         if number == _NEW:
             if len(self._known) == _MOST:
                 for known in (self._known, self._used, self._reads, self._needs):
@@ -203,7 +201,7 @@ class StructureChannel:
 
 
 def take_apart(value: object) -> tuple[object, list[Tensor]]:
-    """A value's structure, with numbers for tensors, and the tensors.
+    """Split a value into its structure, with indices in place of tensors, and the tensors.
 
     Floating-point numbers, such as logged values that change each time, are the elements of one more tensor, the last.
 
@@ -228,7 +226,7 @@ def take_apart(value: object) -> tuple[object, list[Tensor]]:
 
 
 def tensors_in(value: object) -> list[Tensor]:
-    """The tensors of a value that are sent as such, in their order."""
+    """The tensors of a value that are sent as tensors, in order."""
     found: list[Tensor] = []
 
     def note(leaf: object) -> object:
@@ -253,7 +251,7 @@ def _value_of(leaf: object, tensors: Sequence[Tensor]) -> object:
 
 
 def _map_leaves(value: object, change: Callable[[object], object]) -> object:
-    """``value`` with all leaves changed."""
+    """A copy of ``value`` with ``change`` applied to all leaves."""
     if isinstance(value, Mapping):
         return like(value, {key: _map_leaves(entry, change) for key, entry in value.items()})
     if isinstance(value, list | tuple):
@@ -273,7 +271,7 @@ def same(one: object, other: object) -> bool:
 
 
 def _messages(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Small tensors as one vector of bytes, then the large ones."""
+    """Messages: small tensors packed into one vector of bytes, then the large ones."""
     pieces: list[Tensor] = []
     for tensor in tensors:
         if tensor.nbytes < _PACKED:

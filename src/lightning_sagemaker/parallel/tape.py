@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records what makes tensors while a model is built, so that any of them can be made again, with the same bits.
+"""Records the operations that create tensors while a model is built, so that any of them can be recomputed bit for bit.
 
-A model is built as always: each operation runs, on real tensors, with the random numbers that it would have. It is also
-written down, with the state of the random numbers before it, so that the tensors need not stay in memory: those that
-were not used lately are emptied, and made again by running their operations when something uses them.
+The model is built as usual: each operation runs, on real tensors, with the same random numbers. It is also
+recorded, with the state of the random number generator before it, so that the tensors need not stay in memory: those that
+were not used recently are freed, and recomputed by replaying their operations when something uses them.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lightning_sagemaker._compat import pytree
-from lightning_sagemaker.parallel.allocator import give_back
+from lightning_sagemaker.parallel.allocator import trim_heap
 
 _SMALL = 64 * 2**10
-"""Storages below so many bytes stay in memory."""
+"""Bytes below which a storage stays in memory."""
 _IN_USE = 64 * 2**20
-"""Bytes that larger ones may take together; the one that was used last may be larger."""
+"""Total bytes of larger storages in memory; the one that was used last may exceed it."""
 _OVERWRITING = frozenset({"aten::copy_", "aten::fill_", "aten::normal_", "aten::uniform_", "aten::zero_"})
-"""Operations after which a tensor does not depend on its values before."""
+"""Operations that overwrite all previous values of a tensor."""
 
 
 class Ref(NamedTuple):
-    """A tensor, as a view of a storage."""
+    """A reference to a tensor: a storage's key and the view."""
 
     key: int
     size: tuple[int, ...]
@@ -42,7 +42,7 @@ class Ref(NamedTuple):
     dtype: torch.dtype
 
     def over(self, storage: UntypedStorage) -> Tensor:
-        """The tensor, if its storage is ``storage``."""
+        """The view on ``storage``."""
         return torch.empty(0, dtype=self.dtype).set_(storage, self.offset, self.size, self.stride)
 
 
@@ -52,16 +52,16 @@ class _Drawn(NamedTuple):
 
 @dataclass(frozen=True)
 class _Operation:
-    """What was run.
+    """A recorded operation.
 
     Attributes:
         run: The operation.
         arguments: Its positional and keyword arguments; :class:`Ref` stands for tensors.
         random: State of the random numbers before it, if it draws any.
-        made: Number of a result's tensor -> the new storage's key.
-        written: Keys of the storages that it changes.
-        read: Keys of the storages whose values before it matter.
-        overwrites: Key of the storage that has only new values after it.
+        made: Index of a tensor in the result -> key of its new storage.
+        written: Keys of the storages that it writes into.
+        read: Keys of the storages whose previous values it depends on.
+        overwrites: Key of the storage that it overwrites completely.
 
     """
 
@@ -75,15 +75,15 @@ class _Operation:
 
 
 class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """While it is entered, all operations on the CPU are recorded."""
+    """Mode that records all operations on the CPU."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._operations: list[_Operation] = []
-        self._writers: dict[int, list[int]] = defaultdict(list)  # of a storage: numbers of operations
-        self._keys: dict[int, int] = {}  # by id of a living storage
+        self._writers: dict[int, list[int]] = defaultdict(list)  # key of a storage -> indices of operations
+        self._keys: dict[int, int] = {}  # id of a live storage -> key
         self._living: dict[int, weakref.ref[UntypedStorage]] = {}
-        self._given: dict[int, UntypedStorage] = {}  # what was there before, or came from a file
+        self._given: dict[int, UntypedStorage] = {}  # storages from before, or from a file
         self._in_use: OrderedDict[int, int] = OrderedDict()  # key -> bytes
         self._emptied: dict[int, int] = {}
         self._freed = 0
@@ -105,7 +105,7 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
         arguments = pytree.tree_map(self._described, (args, dict(kwargs)))
         written = frozenset(self._key(tensor.untyped_storage()) for tensor in changed)
         result = func(*args, **kwargs)
-        if any(not self.knows(tensor) for tensor in changed):  # `set_`: from now on it is one that was there before
+        if any(not self.knows(tensor) for tensor in changed):  # `set_`: from now on treated as one from before
             return result
         made = {
             number: self._key(leaf.untyped_storage())
@@ -120,21 +120,21 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
     def knows(self, tensor: Tensor) -> bool:
-        """Whether a tensor was made, or used, while this was entered."""
+        """Whether a tensor was created or used while this mode was active."""
         return id(tensor.untyped_storage()) in self._keys
 
     def ref(self, tensor: Tensor) -> Ref:
-        """What :meth:`value` takes for a tensor that this knows."""
+        """The reference, for :meth:`value`, of a tensor that :meth:`knows` returns True for."""
         key = self._key(tensor.untyped_storage())
         return Ref(key, tuple(tensor.size()), tensor.stride(), int(tensor.storage_offset()), tensor.dtype)
 
     def value(self, ref: Ref) -> Tensor:
-        """A tensor as it was after the last recorded operation, made again."""
+        """Recompute a tensor as it was after the last recorded operation."""
         storage = self._storage(ref.key)
         return ref.over(_copy(storage) if storage is self._given.get(ref.key) else storage)
 
     def fill_all(self) -> None:
-        """Give every living tensor its values again."""
+        """Recompute the values of all live tensors."""
         for key in list(self._emptied):
             storage = self._living[key]()
             if storage is not None:
@@ -171,7 +171,7 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return _Drawn() if isinstance(leaf, torch.Generator) else leaf
 
     def _keep_given(self, changed: Sequence[Tensor]) -> None:
-        """What was there before is kept as it was, when something writes into it."""
+        """Keep a copy of a storage from before when an operation writes into it."""
         for tensor in changed:
             self._described(tensor)
             key, storage = self._key(tensor.untyped_storage()), tensor.untyped_storage()
@@ -183,7 +183,7 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._in_use.move_to_end(key)
         excess = sum(self._in_use.values()) - _IN_USE
         if excess > 0 and self._freed > _IN_USE:
-            give_back()
+            trim_heap()
             self._freed = 0
         while excess > 0 and next(iter(self._in_use)) not in used:
             key, size = self._in_use.popitem(last=False)
@@ -196,7 +196,7 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 storage.resize_(0)
                 self._emptied[key] = size
                 self._freed += size
-            except RuntimeError:  # an array of numpy shares it
+            except RuntimeError:  # a numpy array shares it
                 continue
 
     def _fill(self, storage: UntypedStorage) -> None:
@@ -209,7 +209,7 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @torch.no_grad()
     def _storage(self, key: int) -> UntypedStorage:
-        """A storage with the values that it had after the last operation."""
+        """A new storage with the values after the last operation."""
         made: dict[int, UntypedStorage] = {}
         with torch.random.fork_rng(devices=[]):
             for operation in self._needed(key):
@@ -217,7 +217,7 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return made[key] if key in made else self._given[key]
 
     def _needed(self, key: int) -> list[_Operation]:
-        """The operations on which a storage depends, in their order."""
+        """The operations that a storage depends on, in order."""
         found: set[int] = set()
         left = [(key, len(self._operations))]
         while left:
@@ -228,7 +228,7 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return [self._operations[number] for number in sorted(found)]
 
     def _history(self, key: int, before: int) -> list[int]:
-        """What made a storage, and what wrote into it since it was last overwritten."""
+        """The operations that created a storage or wrote into it since it was last overwritten."""
         writers = self._writers[key]
         writers = writers[: bisect_left(writers, before)]
         for place in reversed(range(len(writers))):
@@ -264,7 +264,7 @@ def _is_stand_in(leaf: object) -> bool:
 
 
 def _is_plain(leaf: object) -> TypeGuard[Tensor]:
-    """Whether something is a tensor with memory of its own, on the CPU."""
+    """Whether ``leaf`` is a plain CPU tensor with its own memory."""
     if not isinstance(leaf, Tensor) or isinstance(leaf, FakeTensor):
         return False
     return leaf.device.type == "cpu" and leaf.layout == torch.strided and not leaf.is_quantized

@@ -30,7 +30,7 @@ class TensorParallelLinears:
 
     Args:
         root: The module; all processes of the group have the same values.
-        plan: Tensor parallel plan, as :func:`~lightning_sagemaker.parallel.plans.tensor_plan` makes it; may be empty.
+        plan: Tensor parallel plan of :func:`~lightning_sagemaker.parallel.plans.tensor_plan`; may be empty.
         groups: Process groups of the job.
         is_absent: Whether a parameter belongs to stages of other processes only.
 
@@ -75,13 +75,13 @@ class TensorParallelLinears:
         return id(parameter) in self._dims
 
     def part(self, parameter: Tensor, value: Tensor) -> Tensor:
-        """This process's shard of ``value``: a full parameter, or optimizer state of its shape."""
+        """This process's shard of ``value``, a full parameter or optimizer state of the same shape."""
         if not self.is_shared(parameter) or not value.dim():
             return value
         return value.chunk(self._degree, self._dims[id(parameter)])[self._place].clone()
 
     def whole(self, parameter: Tensor, value: Tensor) -> Tensor:
-        """The full tensor of the shard ``value``, on the CPU. Collective over the ``TP`` group."""
+        """Gather the full tensor of the shard ``value``, on the CPU. Collective over the ``TP`` group."""
         value = value.detach().cpu()
         if not self.is_shared(parameter) or not value.dim():
             return value
@@ -101,10 +101,10 @@ class TensorParallelLinears:
 def map_state(
     state: Mapping[str, Any], parameters: Iterable[nn.Parameter], change: Callable[[Tensor, Tensor], Tensor]
 ) -> dict[str, Any]:
-    """An optimizer's ``state_dict()`` with its tensors changed.
+    """An optimizer's ``state_dict()`` with ``change`` applied to its tensors.
 
     Args:
-        state: As :meth:`torch.optim.Optimizer.state_dict` gives it; parameters of other stages have no entry.
+        state: The result of :meth:`torch.optim.Optimizer.state_dict`; parameters of other stages have no entry.
         parameters: Parameters of the optimizer, in the order of its groups.
         change: Parameter and tensor -> the new tensor.
 
@@ -129,7 +129,7 @@ def _by_rows(linear: nn.Linear, group: dist.ProcessGroup, x: Tensor) -> Tensor:
 
 
 def _by_inputs(linear: nn.Linear, group: dist.ProcessGroup, x: Tensor) -> Tensor:
-    return _by_rows(linear, group, _Cut.apply(x, group))  # type: ignore[no-untyped-call]
+    return _by_rows(linear, group, _Sliced.apply(x, group))  # type: ignore[no-untyped-call]
 
 
 def _by_dimension(embedding: nn.Embedding, group: dist.ProcessGroup, numbers: Tensor) -> Tensor:
@@ -139,7 +139,7 @@ def _by_dimension(embedding: nn.Embedding, group: dist.ProcessGroup, numbers: Te
 
 
 class _Context(Protocol):
-    """The context from the forward to the backward pass."""
+    """The autograd context."""
 
     group: dist.ProcessGroup
 
@@ -191,7 +191,7 @@ class _Summed(torch.autograd.Function):
         return gradient, None
 
 
-class _Cut(torch.autograd.Function):
+class _Sliced(torch.autograd.Function):
     """This process's slice of the last dimension; the gradients are gathered."""
 
     @staticmethod

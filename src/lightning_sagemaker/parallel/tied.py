@@ -41,18 +41,18 @@ class TiedParameters:
 
     @property
     def parameters(self) -> list[nn.Parameter]:
-        """Those that this process holds."""
+        """The tied parameters that this process holds."""
         return [parameter for parameter, _ in self._held]
 
     @torch.no_grad()
     def make_equal(self) -> None:
-        """Broadcast the first stage's values. Collective over the stages that hold them."""
+        """Broadcast the first stage's values. Collective over the stages that hold a parameter."""
         for parameter, group in self._held:
             dist.broadcast(parameter.data, dist.get_global_rank(group, 0), group)
 
     @torch.no_grad()
     def add_gradients(self) -> None:
-        """Sum the gradients of all uses. Collective over the stages that hold them."""
+        """Sum the gradients of all uses. Collective over the stages that hold a parameter."""
         for parameter, group in self._held:
             if not parameter.requires_grad:
                 continue

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Traces a step up to its last block, to learn which part of the model uses which parameter.
+"""Traces a step up to its last block, to determine which part of the model uses which parameter.
 
-What the module that calls the blocks does after the last one is traced as far as possible: it may use values of earlier
-parts. Not what follows in the step, which may count and log.
+The rest of the module that calls the blocks is traced as far as possible, since it may use values of earlier
+parts. The code of the step after that, which may count and log, is not.
 
 Values that depend on a parameter are fake tensors, and cost nothing. Everything else, such as a mask computed from the
-batch, is real, since models branch on it: BERT of transformers 4.56 takes another path if a mask hides nothing. A model
-that branches on what it computes, as a mixture of experts does, is traced on numbers: one forward pass of a microbatch.
+batch, is real, since models branch on it: BERT in transformers 4.56 takes another path if a mask hides nothing. A model
+that branches on computed values, such as a mixture of experts, is traced on real values: one forward pass of a microbatch.
 
 The forward pass is split into *regions*: region 0 is everything before the first block and that block, region i the
 code between blocks i - 1 and i and block i itself, the last region also everything after the last block. A stage of
@@ -41,16 +41,16 @@ class Trace:
     """The result of tracing.
 
     Attributes:
-        regions: Name of each parameter -> the regions that use it, ascending; tied names have the same entry.
-        outputs: For each block, the structure of its output: tensors are replaced by their numbers.
-        carried: For each block, the numbers of its inputs' tensors that are used after it, as in ``x + block(x)``.
-        outer: Name of the outermost module within whose call all blocks are called and all parameters are used; None
+        regions: Name of each parameter -> the regions that use it, ascending; equal for all names of a tied parameter.
+        outputs: For each block, the structure of its output, with indices in place of tensors.
+        carried: For each block, the indices of its input tensors that are used after it, as in ``x + block(x)``.
+        outer: Name of the outermost module whose call contains all blocks' calls and all uses of parameters; None
             if the step uses parts of the model itself.
         crossings: Pairs (birth, use) of regions, where a tensor that depends on parameters does not pass through the
             blocks between them.
-        alike: Whether all blocks return tensors of equal shapes.
+        alike: Whether all blocks return tensors of the same shapes.
         called: Name of each module that has returned before the last block -> the region in which it was called first.
-        reason: Why it was traced on numbers; empty if it was not.
+        reason: Why it was traced on real values; empty if it was traced on shapes.
 
     """
 
@@ -64,12 +64,12 @@ class Trace:
     reason: str = ""
 
 
-class _Enough(BaseException):
-    """What is to be traced has returned; a BaseException, so that the user's code does not catch it."""
+class _TraceDone(BaseException):
+    """The code to be traced has returned; a BaseException, so that the user's code does not catch it."""
 
 
 class NotOnShapes(ParallelConfigError):
-    """The code of a step does not run on shapes; on numbers it may."""
+    """The code of a step does not run on shapes, but may run on real values."""
 
 
 def trace(
@@ -87,12 +87,12 @@ def trace(
         blocks: Blocks of the module.
         step: The user's code for one microbatch.
         batch: A microbatch.
-        fake: That of parameters which are shapes only; default: there are none.
-        on_numbers: Run it on the parameters' numbers instead, which takes the time of a forward pass on the CPU.
+        fake: Fake mode of the parameters on the meta device; default: there are none.
+        on_numbers: Run on the parameters' real values instead, which takes the time of a forward pass on the CPU.
 
     Raises:
         NotOnShapes: If the code cannot be run on shapes.
-        ParallelConfigError: If it does not run at all, or does not call the blocks in order.
+        ParallelConfigError: If the code fails, or does not call the blocks in order.
 
     """
     tracer = _Tracer(root, blocks)
@@ -108,7 +108,7 @@ def trace(
         shapes = contextlib.nullcontext() if on_numbers else fake or FakeTensorMode(allow_non_fake_inputs=True)
         with torch.random.fork_rng(devices=[]), shapes, tracer, torch.no_grad():
             step(copies)
-    except _Enough:
+    except _TraceDone:
         pass
     except ParallelConfigError:
         raise
@@ -142,7 +142,7 @@ def _untraced(root: nn.Module, blocks: Blocks, error: Exception, on_numbers: boo
 
 
 class ReplacedForwards:
-    """Modules with a temporarily replaced ``forward``; they may have had an instance attribute before."""
+    """Modules whose ``forward`` is temporarily replaced; it may already have been an instance attribute."""
 
     def __init__(self) -> None:
         self._before: list[tuple[nn.Module, Any]] = []
@@ -153,7 +153,7 @@ class ReplacedForwards:
         module.forward = forward
 
     def restore(self) -> None:
-        """Undo, in reverse order."""
+        """Restore all, in reverse order."""
         for module, own in reversed(self._before):
             if own is None:
                 del module.forward
@@ -171,9 +171,9 @@ class _Tracer(TorchFunctionMode):
         self._all = {id(parameter) for parameter in root.parameters()}
         self._uses: dict[int, set[int]] = defaultdict(set)
         self._calls: dict[int, int] = {}
-        self._running: set[int] = set()  # when the last block returned: the last stage runs their ends
+        self._running: set[int] = set()  # running modules when the last block returned
         self._crossings: set[tuple[int, int]] = set()
-        self._inputs: list[Tensor] = []  # of the last block; they must not be freed, or others could get their ids
+        self._inputs: list[Tensor] = []  # of the last block; must not be freed, or other tensors could get their ids
         self._carried: dict[int, set[int]] = defaultdict(set)
         self._outputs: list[Any] = []
         self._shapes: set[tuple[torch.Size, ...]] = set()
@@ -182,10 +182,10 @@ class _Tracer(TorchFunctionMode):
         self._is_inside = False  # a block is running
         self.region = 0
         self.is_after = False
-        """The last block has returned; what follows is of its region."""
+        """Whether the last block has returned; the code after it is of its region."""
 
     def traced(self, index: int, forward: Callable[..., Any]) -> Callable[..., Any]:
-        """``forward`` of a block, counted."""
+        """``forward`` of a block, wrapped to record the call."""
 
         def run(*args: Any, **kwargs: Any) -> Any:
             if index != self.region or self.is_after:
@@ -215,22 +215,22 @@ class _Tracer(TorchFunctionMode):
                 self._running = {id(module) for module in self._stack}
                 self.is_after, self.region = True, index
                 if len(self._stack) == 1 and self._stack[0] is self._blocks.modules[-1]:
-                    raise _Enough  # the step calls it
+                    raise _TraceDone  # the step calls it
             return output
 
         return run
 
     def called(self, module: nn.Module, _: Any) -> None:
-        """A module is about to run."""
+        """Forward pre-hook: a module is about to run."""
         if not self.is_after:
             self._calls.setdefault(id(module), self.region)
         self._stack.append(module)
 
     def returned(self, *_: Any) -> None:
-        """It has run."""
+        """Forward hook: a module has run."""
         self._stack.pop()
         if self.is_after and not self._stack:
-            raise _Enough
+            raise _TraceDone
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -270,11 +270,11 @@ class _Tracer(TorchFunctionMode):
 
     def result(self) -> Trace:
         last = len(self._blocks) - 1
-        is_used_after = False  # something of the outermost module, perhaps, by the step
+        is_used_after = False  # whether the step may use parameters of the outermost module after its call
         inside = {id(module): index for index, block in enumerate(self._blocks.modules) for module in block.modules()}
         for owner in self._root.modules():
             for uses in (self._uses[id(parameter)] for parameter in owner.parameters(recurse=False)):
-                if id(owner) not in self._calls:  # it is part of a block, or of what follows the last one
+                if id(owner) not in self._calls:  # it is part of a block, or of the code after the last one
                     uses.add(inside.get(id(owner), last))
                 elif not uses:  # its code took a path without this one, or uses it after the last block
                     uses.add(last if id(owner) in self._running else self._calls[id(owner)])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a module's code without lasting effects on the module: counters, lists, statistics and metrics are as before."""
+"""Runs a module's code and then restores the module's counters, lists, statistics and metrics."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import torch
 from torch import Tensor, nn
 
 _MOST = 1 << 24
-"""Numbers of a tensor that is copied to be restored: larger ones are data or tables, not statistics or counts."""
+"""Maximum elements of a tensor that is restored: larger ones are data or tables, not statistics or counts."""
 
 
 @contextmanager
 def untouched(root: nn.Module) -> Iterator[None]:
-    """Afterwards all attributes, buffers and containers of a module and its submodules are what they were.
+    """Context that restores all attributes, buffers and containers of a module and its submodules at its end.
 
-    Parameters, what containers of containers hold, and the numbers in tensors of more than 16 million are not restored.
+    Parameters, entries of nested containers, and values of tensors with more than 16 million elements are not restored.
     """
     attributes = [(vars(module), dict(vars(module))) for module in root.modules()]
     containers = [(one, one.copy()) for _, before in attributes for one in before.values() if type(one) in (list, dict)]
@@ -36,7 +36,7 @@ def untouched(root: nn.Module) -> Iterator[None]:
             _restore(container, content)
         with torch.no_grad():
             for tensor, numbers in tensors:
-                if not torch.equal(tensor, numbers):  # a version does not count what batch_norm writes
+                if not torch.equal(tensor, numbers):  # batch_norm's writes do not change the version
                     tensor.copy_(numbers)
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gradients of the shards of lost ranks, in a custom loop with Fabric.
+"""Gradients of the shards of lost ranks (adopted shards), in a custom loop with Fabric.
 
-They are computed in passes of their own, before that of this rank's shard, in which the gradients of all are averaged. A
-body may have them averaged several times, after each of its backward passes. What a shard adds between two averages is kept
-apart, as the first of them is known in the own pass only.
+They are computed in separate passes, before the pass of this rank's own shard, in which the gradients of all shards are
+averaged. The loop's body may average several times, after each of its backward passes. What a shard adds between two
+averages is stored separately, as the result of the first average is only known in the own pass.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ Gradients = dict[nn.Parameter, Tensor]
 
 
 class AdoptedGradients:
-    """Of the current step."""
+    """Gradients of adopted shards in the current step."""
 
     def __init__(self) -> None:
         self._parts: dict[int, list[Gradients]] = {}
-        """Of each shard: what it has until the first average, and what it adds until each further one."""
+        """Shard -> its gradients up to the first average, then what it adds up to each further one."""
         self._begun: dict[int, Gradients] = {}
-        """Of each shard: what has been accumulated in earlier batches, and not been averaged."""
+        """Shard -> gradients that were accumulated in earlier batches and not averaged yet."""
         self._base: Gradients | None = None
-        """This rank's own, before the first backward pass after an average: those of all shards."""
+        """This rank's gradients before the first backward pass after an average: the mean over all shards."""
         self._averages, self._is_open = 0, False
 
     @contextmanager
     def own_pass(self) -> Iterator[None]:
-        """The pass of this rank's shard, after those of adopted ones."""
+        """Context for the pass of this rank's shard, after those of adopted shards."""
         self._averages, self._base = 0, None
         yield
         for shard, parts in self._parts.items():
@@ -40,10 +40,10 @@ class AdoptedGradients:
 
     @contextmanager
     def one_pass(self, shard: int, parameters: Sequence[nn.Parameter]) -> Iterator[None]:
-        """The pass of an adopted shard, which does not change the own gradients."""
+        """Context for the pass of an adopted shard, which does not change this rank's gradients."""
         own, self._is_open = _taken(parameters), False
         parts = self._parts[shard] = []
-        # Averaged gradients are all shards' alike: this one's are added to them, unless the body sets them to zero.
+        # Averaged gradients are equal on all shards: this shard's are added to them, unless the body sets them to zero.
         begun = self._begun.pop(shard) if shard in self._begun else {one: own[one].clone() for one in own}
         _put(parameters, begun)
         try:
@@ -55,11 +55,11 @@ class AdoptedGradients:
 
     @contextmanager
     def backward(self, shard: int, parameters: Sequence[nn.Parameter], averages: bool) -> Iterator[None]:
-        """A backward pass within one of an adopted shard.
+        """Context for a backward pass within the pass of an adopted shard.
 
         Args:
-            shard: It.
-            parameters: Those that are trained.
+            shard: The adopted shard.
+            parameters: Trained parameters.
             averages: Whether the gradients are averaged next.
 
         """
@@ -67,16 +67,16 @@ class AdoptedGradients:
         if parts:
             _put(parameters, parts.pop() if self._is_open else {})
         yield
-        parts.append(_taken(parameters))  # safe from what the body does with them
+        parts.append(_taken(parameters))  # the body cannot change them any more
         self._is_open = not averages
 
     def keep_base(self, parameters: Sequence[nn.Parameter]) -> None:
-        """Before a backward pass of the own shard."""
+        """Save the averaged gradients before a backward pass of the own shard."""
         if self._parts and self._averages and self._base is None:
             self._base = {parameter: one.clone() for parameter, one in _gradients(parameters).items()}
 
     def add(self) -> None:
-        """Add those of adopted shards to the own, to be averaged."""
+        """Add the gradients of adopted shards to this rank's, before an average."""
         for parts in self._parts.values():
             found = parts[self._averages] if self._averages < len(parts) else {}
             for parameter, gradient in _sum(self._base, found).items():
@@ -97,7 +97,7 @@ def _gradients(parameters: Sequence[nn.Parameter]) -> Gradients:
 
 
 def _taken(parameters: Sequence[nn.Parameter]) -> Gradients:
-    """The gradients, which are then those of no parameter."""
+    """Take the gradients away from their parameters."""
     found = _gradients(parameters)
     _put(parameters, {})
     return found

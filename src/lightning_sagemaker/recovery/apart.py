@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Collectives that a script calls in a step, while a rank trains on more shards than its own.
 
-Another rank has other shards, so the calls of the two do not match. What Lightning reduces to log it
-(``self.log(..., sync_dist=True)``) is kept in the passes for lost ranks' shards, and added to this rank's in its own. Any
-other collective needs all ranks: the others wait for a replacement. So do those after a validation of which ranks have
-unequally many shards: results have other shapes, and the mean over the ranks is not that over the samples.
+Ranks then run different numbers of passes, so their calls do not match. Values that Lightning reduces for logging
+(``self.log(..., sync_dist=True)``) are stored in the passes for lost ranks' shards, and added to this rank's in its own
+pass. Any other collective needs all ranks: the others wait for a replacement. So do collectives after a validation in
+which ranks have different numbers of shards: shapes differ, and the mean over ranks is not the mean over samples.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _OPERATIONS: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], dist.ReduceOp.R
 
 
 class NeedsAllRanks(RuntimeError):
-    """The step calls a collective in which each shard's rank takes part.
+    """The step calls a collective that needs a rank for each shard.
 
     Attributes:
-        collective: Its name.
+        collective: Name of the collective.
 
     """
 
@@ -47,7 +47,7 @@ def _refuse(collective: str) -> NoReturn:
 
 
 _UNEQUAL = ("torchmetrics.utilities.distributed", ".trainer.connectors.logger_connector.result")
-"""Ends of the names of modules that reduce what was counted, whatever the number of samples of each rank."""
+"""Suffixes of modules that reduce counts correctly, whatever the number of samples of each rank."""
 
 
 def _is_of_unequal(collective: str) -> bool:
@@ -58,7 +58,7 @@ def _is_of_unequal(collective: str) -> bool:
 
 @contextmanager
 def unequal() -> Iterator[None]:
-    """The hooks after a validation of which ranks have unequally many shards.
+    """Context for the hooks after a validation in which ranks have different numbers of shards.
 
     Raises:
         NeedsAllRanks: If the script calls a collective in it, other than through torchmetrics or ``self.log``.
@@ -69,7 +69,7 @@ def unequal() -> Iterator[None]:
 
 
 class StepReductions:
-    """What a step reduces over all shards."""
+    """Reductions of logged values over all shards of a step."""
 
     def __init__(self) -> None:
         self._adopted: list[list[Tensor]] = []
@@ -79,10 +79,10 @@ class StepReductions:
 
     @contextmanager
     def apart(self, keeps: bool = True) -> Iterator[None]:
-        """What another rank does not take part in: a pass for an adopted shard, or one of unequally many evaluations.
+        """Context for a pass that other ranks do not run: for an adopted shard, or for an additional evaluation batch.
 
         Args:
-            keeps: Whether what is reduced is added to this rank's own.
+            keeps: Whether reduced values are added to those of this rank's own pass.
 
         Raises:
             NeedsAllRanks: If a collective is called in it.
@@ -100,7 +100,7 @@ class StepReductions:
 
     @contextmanager
     def own(self) -> Iterator[None]:
-        """The pass for this rank's own shard, which all ranks make."""
+        """Context for the pass for this rank's own shard, which all ranks run."""
         self._number = 0
         try:
             yield
@@ -108,7 +108,7 @@ class StepReductions:
             self._number, self._adopted = None, []
 
     def drop(self) -> None:
-        """The step has failed."""
+        """Discard the values of a failed step."""
         self._adopted = []
 
     def reduce(self, tensor: Tensor, operation: object) -> Tensor | None:
@@ -116,10 +116,10 @@ class StepReductions:
 
         Args:
             tensor: The value.
-            operation: As of Lightning's strategies: a name or an operation of torch.
+            operation: Reduce operation as in Lightning's ``Strategy.reduce``: a name or an operation of torch.
 
         Returns:
-            The result; None outside of these passes, where it is reduced as always.
+            The result; None outside of these passes, where the caller reduces as usual.
 
         """
         if self._is_apart:
@@ -138,6 +138,6 @@ class StepReductions:
         dist.all_reduce(tensor, op=reduces)
         if name not in ("mean", "avg"):
             return tensor
-        count = tensor.new_full((), 1.0 + len(found))  # hooks may reduce what other passes do not
+        count = tensor.new_full((), 1.0 + len(found))  # in hooks a value may be reduced in the own pass only
         dist.all_reduce(count)
         return tensor / count

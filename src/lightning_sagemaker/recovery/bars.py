@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Progress bars are shown by the current rank zero."""
+"""Shows progress bars on the rank that currently is rank zero."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ _log = logging.getLogger(__name__)
 
 
 def is_bar(callback: Any) -> bool:
-    """Whether a callback is one of Lightning's progress bars, or of another's."""
+    """Whether a callback is a progress bar, Lightning's or another library's."""
     return any(kind.__name__ == "ProgressBar" for kind in type(callback).__mro__)
 
 
 def show_bars(trainer: Any, shown: bool) -> None:
-    """Start showing this rank's bars, within an epoch, or stop.
+    """Start or stop showing this rank's progress bars, in the middle of an epoch.
 
     Args:
         trainer: The Trainer, with its current progress.
@@ -31,6 +31,6 @@ def show_bars(trainer: Any, shown: bool) -> None:
         try:
             bar.on_train_start(trainer, trainer.lightning_module)
             bar.on_train_epoch_start(trainer, trainer.lightning_module)
-        except Exception as error:  # nobody called it so before; the training is worth more
+        except Exception as error:  # third-party bars may not support this; training must not fail for it
             bar.disable()
             _log.warning("%s is no longer shown: %s: %s", type(bar).__name__, type(error).__name__, error)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Buffers that a forward pass changes, such as BatchNorm's statistics: after a step all ranks have those of the first shard.
+"""Buffers that a forward pass changes, such as BatchNorm's statistics: after a step all ranks have the first shard's.
 
-DDP broadcasts rank zero's buffers before each forward pass, so its checkpoints have statistics of rank zero's batches only.
-Here these are the first shard's, whichever rank trains on it.
+DDP broadcasts rank zero's buffers before each forward pass, so its checkpoints contain rank zero's statistics only.
+Here they are the first shard's, whichever rank trains on it.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from torch import Tensor, nn
 from lightning_sagemaker.checkpoint.rank_buffers import LARGEST, repeats
 
 FIRST = 0
-"""The shard whose buffers all ranks get."""
+"""The shard whose buffers are broadcast to all ranks."""
 
 
 class SharedBuffers:
-    """Buffers of the modules that are trained, of up to 2^20 elements.
+    """Synchronizes the buffers of the trained modules, those of up to 2^20 elements.
 
     Args:
-        modules: Returns the modules.
+        modules: Returns the trained modules.
 
     """
 
@@ -41,7 +41,7 @@ class SharedBuffers:
         return [getattr(child, name) for child, name in self._places]
 
     def now(self) -> list[Tensor]:
-        """Copies of their present values."""
+        """Copies of the current values."""
         return [tensor.detach().clone() for tensor in self._tensors()]
 
     def put(self, values: Sequence[Tensor]) -> None:
@@ -51,12 +51,12 @@ class SharedBuffers:
                 tensor.copy_(value)
 
     def begin_step(self) -> None:
-        """A step begins, for which all ranks have the same values."""
+        """Save the values at the start of a step, which are the same on all ranks."""
         self._start, self._of_shards = self.now(), {}
 
     @contextmanager
     def of_shard(self, shard: int) -> Iterator[None]:
-        """Forward passes on the batches of an adopted shard, which do not change this rank's own values."""
+        """Context for forward passes on an adopted shard's batches, which do not change this rank's own values."""
         own = self.now()
         self.put(self._of_shards.get(shard, self._start))
         try:
@@ -67,7 +67,7 @@ class SharedBuffers:
 
     @contextmanager
     def of_start(self) -> Iterator[None]:
-        """An evaluation among accumulated batches, with the values of the step's start: the same on all ranks."""
+        """Context for an evaluation between accumulated batches, with the values of the step's start."""
         own = self.now()
         self.put(self._start)
         try:
@@ -76,7 +76,7 @@ class SharedBuffers:
             self.put(own)
 
     def of_first(self, source: int) -> list[Tensor]:
-        """The first shard's values at the end of a step. Collective.
+        """Broadcast the first shard's values at the end of a step. Collective.
 
         Args:
             source: Rank of the default group that has trained on it.
@@ -96,7 +96,7 @@ class SharedBuffers:
         own, adopted = self.now(), self._of_shards.get(FIRST)
         if adopted is None:
             return own
-        # What hooks change, which are not called for an adopted shard's batches, is this rank's own.
+        # Changes made by hooks are this rank's own, as hooks are not called for an adopted shard's batches.
         both = zip(own, adopted, self._start, strict=True)
         return [mine if torch.equal(one, start) else one for mine, one, start in both]
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A custom sampler that Lightning distributes to ranks: all of them must draw the same order, and know each other's part.
+"""A custom sampler that Lightning distributes to ranks: all of them must draw the same order and know each other's part.
 
-Lightning's wrapper has each rank draw the sampler's order and take every n-th sample of it. The orders agree because
-the random states agree; here these differ, as each batch has those of its shard.
+With Lightning's wrapper each rank draws the sampler's order and takes every n-th sample of it. The orders agree because
+the random states agree; here these differ, as each batch uses its shard's.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from lightning_sagemaker.recovery.seeds import seed_all
 
 
 class _Drawn:
-    """An order that depends on a seed only: nothing to capture."""
+    """An order that depends on a seed only, so that it has no state to save."""
 
     holds_no_order = True
 
@@ -63,7 +63,7 @@ def is_wrapped(sampler: Any) -> bool:
 
 
 def draw_together(sampler: Any, seed: int) -> None:
-    """Have all ranks draw the same order of a wrapped sampler; others are not changed."""
+    """Make all ranks draw the same order of a wrapped sampler; other samplers are not changed."""
     if is_wrapped(sampler) and not isinstance(sampler.dataset, CommonOrder):
         sampler.dataset = CommonOrder(sampler, seed)
 

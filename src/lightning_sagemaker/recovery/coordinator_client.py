@@ -26,15 +26,15 @@ class RecoveryError(RuntimeError):
 class CoordinatorClient:
     """A rank's connection to its coordinator.
 
-    A process whose connection has ended, or whose coordinator has been silent for the timeout, is no longer a rank
+    A process whose connection has ended, or whose coordinator has been silent for the timeout, no longer is a rank
     of the job: it may have been replaced, so it exits at once.
 
     Args:
-        address: ``host:port``.
+        address: ``host:port`` of the coordinator.
         token: Token that the coordinator expects.
         rank: This process's rank in the job.
-        info: Information for the others, such as the address of its store.
-        on_change: Called by another thread as soon as a rank of the quorum is lost.
+        info: Information for the other ranks, such as the address of its store.
+        on_change: Called in another thread as soon as a rank of the quorum is lost.
 
     """
 
@@ -65,41 +65,41 @@ class CoordinatorClient:
         return self._changed >= self.quorum > 0
 
     def start(self) -> wire.Reply:
-        """Wait until all ranks have started, or learn at once that the others are already training."""
-        return self._begin(self._ask(wire.Start()))
+        """Wait until all ranks have started; returns at once if the others are already training."""
+        return self._begin(self._request_and_wait(wire.Start()))
 
     def next_quorum(self, at: list[int] | None, admits: bool = True) -> wire.Reply:
-        """Wait until all remaining ranks have asked.
+        """Wait until all remaining ranks have requested the next quorum.
 
         Args:
             at: This rank's training position; None if it has no state.
             admits: Whether replacements that have arrived take part; else they wait for the next quorum.
 
         """
-        return self._begin(self._ask(wire.NextQuorum(at, admits)))
+        return self._begin(self._request_and_wait(wire.NextQuorum(at, admits)))
 
     def commit(self, step: int, ok: bool) -> wire.Reply:
-        """Whether a step is committed: if all ranks of the quorum report ``ok``."""
+        """Vote on a step and wait for the decision: it is committed if all ranks of the quorum vote ``ok``."""
         return self.decision(self.vote(step, ok))
 
     def vote(self, step: int, ok: bool, weights: int | None = None) -> int:
-        """As :meth:`commit`, without waiting; its number is for :meth:`decision`, before anything else is asked."""
+        """As :meth:`commit`, without waiting; returns an id for :meth:`decision`, which must be the next request."""
         return self._request(wire.Commit(self.quorum, step, ok, weights))
 
     def decision(self, vote: int) -> wire.Reply:
-        """Wait for what all ranks' votes have decided."""
-        return self._answer(vote)
+        """Wait for the decision on a vote."""
+        return self._wait_for_reply(vote)
 
     def wait_for_all(self, collective: str) -> None:
-        """The steps call a collective that needs all ranks: the step in flight is discarded, and later ones have all."""
+        """Report that steps call a collective which needs all ranks: the step in flight is discarded, later ones wait."""
         self._send(wire.NeedAllRanks(self.quorum, collective))
 
     def leave_for_restarts(self) -> None:
-        """Wait until all ranks of the quorum have called this: they exit, and are started again. None of them is lost."""
-        self._ask(wire.LeaveForRestart())
+        """Wait until all ranks of the quorum have called this: they exit and are restarted, and none counts as lost."""
+        self._request_and_wait(wire.LeaveForRestart())
 
     def report(self, step: int) -> None:
-        """A step is over, of ranks that do not vote."""
+        """Report a completed step, for ranks that do not vote."""
         self._send(wire.StepDone(step))
 
     @property
@@ -108,9 +108,9 @@ class CoordinatorClient:
         return self._has_finished
 
     def finish(self) -> None:
-        """The first fit has ended. Later code needs a coordinator only if it trains again."""
+        """Report the end of the first fit. Later code needs a coordinator only if it trains again."""
         self._has_finished = True
-        self._ask(wire.Finish())
+        self._request_and_wait(wire.Finish())
 
     def close(self) -> None:
         """Close the connection; the coordinator considers this rank lost, unless it has left."""
@@ -123,30 +123,30 @@ class CoordinatorClient:
         self.quorum = reply.get("quorum", self.quorum)
         return reply
 
-    def _ask(self, request: wire.Request) -> wire.Reply:
-        return self._answer(self._request(request))
+    def _request_and_wait(self, request: wire.Request) -> wire.Reply:
+        return self._wait_for_reply(self._request(request))
 
     def _request(self, request: wire.Request) -> int:
         number = next(self._numbers)
         self._send(request, number)
         return number
 
-    def _answer(self, number: int) -> wire.Reply:
+    def _wait_for_reply(self, number: int) -> wire.Reply:
         while True:
             reply = self._replies.get()
             if reply is None:
-                self._replies.put(None)  # who asks again hears it too
+                self._replies.put(None)  # for the next caller, too
                 raise RecoveryError(
                     "The first host's supervisor has exited, and fit needs it. HINT: start the job again."
                 )
             if reply["id"] == number:
                 if log.isEnabledFor(DEBUG):
-                    log.debug("rank %d is answered %d: %s", self.rank, number, protocol_log.in_short(reply))
+                    log.debug("rank %d receives reply %d: %s", self.rank, number, protocol_log.summary_of(reply))
                 return reply
 
     def _send(self, request: wire.Request, number: int = 0) -> None:
         if not isinstance(request, wire.Heartbeat):
-            log.debug("rank %d asks %d: %s", self.rank, number, request)
+            log.debug("rank %d sends request %d: %s", self.rank, number, request)
         try:
             with self._sending:
                 wire.send(self._connection, wire.request_message(request, number))
@@ -159,10 +159,10 @@ class CoordinatorClient:
                 case wire.Heartbeat():
                     pass
                 case wire.Welcome(silence) as notice:
-                    log.debug("rank %d is told: %s", self.rank, notice)
+                    log.debug("rank %d receives notice: %s", self.rank, notice)
                     self._connection.settimeout(silence)
                 case wire.QuorumBroken(quorum) as notice:
-                    log.debug("rank %d is told: %s", self.rank, notice)
+                    log.debug("rank %d receives notice: %s", self.rank, notice)
                     self._changed = max(self._changed, quorum)
                     self._on_change()
                 case reply:
@@ -187,5 +187,5 @@ class CoordinatorClient:
         os._exit(1)
 
     def _forget(self) -> None:
-        """In a process that was forked: a copy of the connection would keep it open when this rank dies."""
+        """Close the connection in a forked process, whose copy would keep it open when this rank dies."""
         self._connection.close()

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What collectives of the script gave before the training: a replacement, which is alone then, gets the same.
+"""Replays results of the script's collectives before training in a replacement, which is alone at that time.
 
-A script may count its classes over all ranks, or agree on a folder, before its first step. Those who train keep the results
-in their stores, by the line that has called; the replacement runs the same lines, and reads them. What libraries call there
-themselves is left to the replacement's group of one process. The same for the hooks of the beginning of the current epoch,
-which a replacement calls when it joins within one.
+A script may count its classes over all ranks, or broadcast a folder, before its first step. The training ranks keep the
+results in their stores, by the calling line; the replacement runs the same lines and reads them. Calls of libraries use
+the replacement's group of one process. The same is done for the hooks at the start of the current epoch, which a
+replacement calls when it joins in the middle of one.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from lightning_sagemaker.recovery.wire import Info
 
 _SIZE, _ENDED = "size", "ended"
 _MOST = 64 << 20
-"""Bytes of results that a rank keeps; they are counts, names and sizes."""
+"""Maximum bytes of results that a rank keeps; they are counts, names and sizes."""
 _PATIENCE = 60.0
-"""Seconds to wait for ranks that are before their first step themselves, as when hosts join."""
+"""Seconds to wait for ranks that have not reached their first step either, as when hosts join."""
 _TO_CONNECT = timedelta(seconds=5)
 _AGAIN = 0.05
 
@@ -49,7 +49,7 @@ _STAGES = {"fit", "predict", "test", "validate"}
 
 
 def is_read_by_script(name: str) -> bool:
-    """Whether the script itself reads a property, which others of the same name may pass on."""
+    """Whether the script itself reads the property ``name``, possibly through properties of the same name."""
     return not _is_library(next((frame for frame in _callers() if frame.f_code.co_name != name), None))
 
 
@@ -68,7 +68,7 @@ def _is_library(frame: FrameType | None) -> bool:
 
 
 def line_of_script() -> str | None:
-    """Which line of the script, or of a package that it uses, calls; None if Lightning or this package does so itself."""
+    """The calling line of the script or of a package that it uses; None if Lightning or this package is the caller."""
     for frame in _callers():
         code = frame.f_code
         if not _is_library(frame):
@@ -79,14 +79,14 @@ def line_of_script() -> str | None:
 
 
 class EarlyResults:
-    """Results of collectives before a rank's first step.
+    """Records or replays results of collectives before a rank's first step.
 
     Args:
-        store: What this rank serves to others.
+        store: The store that this rank serves to others.
         part: Name of the part of the job: before the training, or an epoch.
 
     Attributes:
-        world_size: Ranks that began together: more may have joined since, where hosts do.
+        world_size: Number of ranks that started together; with elastic hosts, more may have joined since.
 
     """
 
@@ -98,21 +98,21 @@ class EarlyResults:
         self._calls, self._left, self._is_active = Counter[str](), _MOST, False
 
     def record(self, world_size: int) -> None:
-        """Keep them, until :meth:`end`.
+        """Record results until :meth:`end`.
 
         Args:
-            world_size: Ranks that begin together.
+            world_size: Number of ranks that start together.
 
         """
-        # Others are not waited for: votes are asynchronous, so that ranks need not be at the same place.
+        # No rank waits for others: votes are asynchronous, so ranks need not be at the same line.
         self._begin(watch_results(lambda: line_of_script() is not None, self._keep), world_size)
 
     def replay(self, number: int, peers: list[Info]) -> None:
-        """Answer with those of others, until :meth:`end`.
+        """Replace collectives by the recorded results of others, until :meth:`end`.
 
         Args:
             number: Rank of this process in the job.
-            peers: Facts of those who train.
+            peers: Information about the training ranks.
 
         """
         kept = _Kept(peers, f"{self._part}/{_ENDED}")
@@ -122,7 +122,7 @@ class EarlyResults:
             line = line_of_script()
             if line is None or not name:
                 return None
-            if "barrier" not in name and not self._answer(kept, line, name, arguments):
+            if "barrier" not in name and not self._replay_result(kept, line, name, arguments):
                 _warn(number, line, name)
                 if "gather" in name:
                     fill(*arguments[:2])
@@ -136,14 +136,14 @@ class EarlyResults:
         self._set(f"{self._part}/{_SIZE}", str(world_size))
 
     def end(self) -> None:
-        """The first step begins, or the rank joins the others."""
+        """Stop, as the first step begins or the rank joins the others."""
         if self._is_active:
             self._is_active = False
             self._active.close()
             self._set(f"{self._part}/{_ENDED}", "1")
 
     def forget(self) -> None:
-        """Nobody asks for them any more."""
+        """Delete the results, as no rank needs them any more."""
         self.end()
         for key in self._keys:
             self._store.delete_key(key)
@@ -167,7 +167,7 @@ class EarlyResults:
         torch.save([one.detach().cpu().clone() for one in results], file)
         self._set(self._key(line, name), base64.b64encode(file.getvalue()).decode())
 
-    def _answer(self, kept: _Kept, line: str, name: str, arguments: tuple[object, ...]) -> bool:
+    def _replay_result(self, kept: _Kept, line: str, name: str, arguments: tuple[object, ...]) -> bool:
         key = self._key(line, name)
         content = kept.get(key)
         if content is None:
@@ -183,14 +183,14 @@ class EarlyResults:
 
 
 class _Kept:
-    """The stores of those who train."""
+    """The results in the stores of the training ranks."""
 
     def __init__(self, peers: list[Info], ended: str) -> None:
         self._peers, self._ended = list(peers), ended
         self._store: dist.Store | None = None
 
     def get(self, key: str) -> str | None:
-        """What one of them has kept; None if no one has."""
+        """The value of a key in any of the stores; None if there is none."""
         deadline = time.monotonic() + _PATIENCE
         while self._store is not None or self._peers:
             try:
@@ -202,7 +202,7 @@ class _Kept:
                 ended = self._store.check([self._ended])
                 if self._store.check([key]):
                     return bytes(self._store.get(key)).decode()
-            except RuntimeError:  # it is lost, too
+            except RuntimeError:  # that rank is lost, too
                 self._store, self._peers = None, self._peers[1:]
                 continue
             if ended or time.monotonic() > deadline:
@@ -212,11 +212,11 @@ class _Kept:
 
 
 def _place(number: int, world_size: int) -> tuple[int, int] | None:
-    """Rank and size that the script sees; None: those of the group of one process, of which its own groups are parts."""
+    """Rank and world size that the script sees; None for those of the group of one process, as for groups of the script."""
     through = {frame.f_code.co_name for frame in _callers() if _is_library(frame)}
     if line_of_script() is None or "new_group" in through:
         return None
-    # Who sends objects does not take those that it gets.
+    # The sender of objects ignores those that it receives.
     return (world_size if "broadcast_object_list" in through else number), world_size
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Collectives in a custom loop with Fabric, which the remaining ranks repeat if one is lost.
 
-In the pass through the loop's body for a lost rank's batch another rank has no such pass, so no collective matches; and a
-result over the ranks that are left is not the one over all shards. A body that calls one therefore needs all ranks: while
-one is missing the others wait for its replacement.
+Only the adopting rank runs a pass through the loop's body for a lost rank's batch, so a collective in it has no
+counterpart on other ranks; and a result over the remaining ranks is not the one over all shards. A body that calls a
+collective therefore needs all ranks: while one is missing the others wait for its replacement.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _WITHOUT_ITS_PART = (
 
 
 class Loop(Protocol):
-    """What is used of the loop."""
+    """The part of the loop's interface that is used here."""
 
     step: int
     steps: FabricSteps
@@ -47,22 +47,22 @@ class Loop(Protocol):
         """Whether the body runs for a batch."""
 
     def check_left(self) -> None:
-        """Refuse to go on if the loop was left too early."""
+        """Raise if the loop was left too early."""
 
     def regroup(self, *, admits: bool = True) -> None:
         """Form the next quorum. Collective."""
 
 
 class FabricCollectives:
-    """Those of one loop.
+    """The collectives of one loop.
 
     Args:
-        loop: It.
-        rank: This process.
-        strategy: The one that recovers in the job.
+        loop: The loop.
+        rank: This process as a rank of the job.
+        strategy: A strategy that recovers in the job.
 
     Attributes:
-        is_within: Whether one runs: what it calls is part of it.
+        is_within: Whether a collective runs; collectives that it calls are part of it.
 
     """
 
@@ -79,13 +79,13 @@ class FabricCollectives:
         name: str = "",
         warning: str | None = _WITHOUT_ITS_PART,
     ) -> R:
-        """A collective of the script, repeated by the remaining ranks if one is lost.
+        """Run a collective of the script; the remaining ranks repeat it if one is lost.
 
         Args:
-            operation: Repeatable.
-            alone: What it is in the pass of another rank's batch, or in a replacement that is about to join.
-            name: The collective, if its result depends on all shards.
-            warning: Logged when it is repeated.
+            operation: The collective; it must be repeatable.
+            alone: Replaces it in the pass of a lost rank's batch, and in a replacement that is about to join.
+            name: Name of the collective, if its result depends on all shards.
+            warning: Log message for a repetition.
 
         """
         loop, steps = self._loop, self._loop.steps
@@ -117,7 +117,7 @@ class FabricCollectives:
         return result
 
     def until_done(self, operation: Callable[[], R], warning: str | None = None) -> R:
-        """Do something collective until all present have done it."""
+        """Repeat a collective operation until it has succeeded on all present ranks."""
         while True:
             try:
                 with self.running():
@@ -134,20 +134,20 @@ class FabricCollectives:
                 rank_zero_warn(warning)
 
     def vote(self, ok: bool) -> bool:
-        """Whether all present could. Collective."""
+        """Whether ``ok`` is true on all present ranks. Collective."""
         return bool(self._rank.client.commit(self._loop.step, ok=ok)["commit"])
 
     @property
     def is_whole(self) -> bool:
-        """Whether no rank was lost, and no collective. Collective."""
+        """Whether no rank was lost and no collective has failed. Collective."""
         return self._rank.is_whole(self._strategy.root_device)
 
     @contextmanager
     def one_pass(self, adopts: bool) -> Iterator[None]:
-        """A pass through the loop's body.
+        """Context for a pass through the loop's body.
 
         Args:
-            adopts: Whether it is for a lost rank's batch.
+            adopts: Whether the pass is for a lost rank's batch.
 
         """
         with self._apart:
@@ -156,7 +156,7 @@ class FabricCollectives:
             yield
 
     def stay_apart(self) -> None:
-        """The rest of this pass is discarded: collectives of ``torch.distributed`` are this rank's alone too."""
+        """Make collectives of ``torch.distributed`` local for the rest of this pass, which is discarded."""
         if not self._is_apart:
             self._apart.enter_context(self._alone())
 
@@ -171,7 +171,7 @@ class FabricCollectives:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """What is called within is one of the loop's own."""
+        """Context for a collective of the loop itself."""
         self.is_within = True
         try:
             yield
@@ -183,7 +183,7 @@ class FabricCollectives:
         return len(self._rank.order) < self._strategy.shards
 
     def _wait_for_all(self, name: str) -> None:
-        """The step in flight is discarded, and later ones have all ranks."""
+        """Discard the step in flight, and wait until later steps have all ranks."""
         if not self._loop.steps.fails:
             self._loop.steps.fails = True
             self._rank.client.wait_for_all(name)

@@ -24,18 +24,18 @@ if TYPE_CHECKING:
     from lightning_sagemaker.recovery.fabric_steps import InJobStrategy
 
 Position = tuple[int, int, int]
-"""Epoch, batches of it, and batches of all epochs."""
+"""Epoch, number of its batches so far, and number of batches of all epochs so far."""
 
 
 class Changing(TypedDict):
-    """What the body of a loop changes, apart from weights and optimizer states."""
+    """State that the body of a loop changes, apart from weights and optimizer states."""
 
     values: Values
     buffers: list[Tensor]
 
 
 class HeldLoop(TypedDict):
-    """What a replacement gets."""
+    """The state that a replacement receives."""
 
     objects: dict[str, StateDict]
     flags: Flags
@@ -46,13 +46,13 @@ class HeldLoop(TypedDict):
 
 
 class FabricHeld:
-    """State of one loop. Weights and optimizers are in memory; everything else is copied after each step.
+    """The state of one loop. Weights and optimizers stay in place; everything else is copied after each step.
 
     Args:
-        strategy: The one that recovers in the job.
-        objects: The user's ``state``.
-        state: Its copies, and its checkpoints.
-        buffers: Buffers of its modules.
+        strategy: A strategy that recovers in the job.
+        objects: The user's ``state`` dictionary.
+        state: Copies ``objects`` and writes checkpoints of it.
+        buffers: Buffers of the modules in ``objects``.
 
     """
 
@@ -62,19 +62,19 @@ class FabricHeld:
 
     @contextmanager
     def unchanged_by(self, shard: int) -> Iterator[None]:
-        """A pass of the loop's body for an adopted shard, which changes nothing but gradients."""
+        """Context for a pass for an adopted shard, after which everything but gradients is restored."""
         before = self._state.values()
         with self._buffers.of_shard(shard):
             yield
         self._state.put(before)
 
     def take(self, position: Position, seed: int) -> None:
-        """Training continues from here after a loss."""
+        """Save the current state, from which training continues after a loss."""
         self._held = position, seed, {"values": self._state.values(), "buffers": self._buffers.now()}
         self._buffers.begin_step()
 
     def go_back(self) -> Position:
-        """Restore the last state that was taken, and drop all gradients."""
+        """Restore the last saved state, and drop all gradients."""
         assert self._held is not None
         position, _, changing = self._held
         self._state.put(changing["values"])
@@ -109,12 +109,12 @@ class FabricHeld:
     # Checkpoints
 
     def write(self, position: Position, loader: object, world_size: int) -> Path:
-        """Write a checkpoint, which a job of as many ranks resumes from. Collective.
+        """Write a checkpoint, for a job of the same number of ranks to resume from. Collective.
 
         Args:
-            position: The current one.
-            loader: The one that is trained on; None before the first epoch.
-            world_size: Shards of the job.
+            position: The current position.
+            loader: The training loader; None before the first epoch.
+            world_size: Number of shards of the job.
 
         """
         epoch, batch, step = position
@@ -134,11 +134,11 @@ class FabricHeld:
             return self._state.write(step, entry)
 
     def check_loaded(self, loader: object, world_size: int) -> None:
-        """Refuse a checkpoint whose position is in other shards or batches.
+        """Raise if a checkpoint's position refers to other shards or batches.
 
         Args:
-            loader: The one that is trained on.
-            world_size: Shards of the job.
+            loader: The training loader.
+            world_size: Number of shards of the job.
 
         Raises:
             CheckpointError: If it was saved in the middle of an epoch with other ranks or batches.

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A custom loop with Fabric that continues in the job when a rank dies.
 
-The step in flight is discarded and its batches are given out again. A rank that has adopted the shard of a lost one gets
-that one's batch first, in a further pass through the loop's body, and then its own, which makes the step with the others.
+The step in flight is discarded and its batches are yielded again. A rank that has adopted the shard of a lost rank first
+yields the lost rank's batch, in an additional pass through the loop's body, and then its own, which makes the step.
 """
 
 from __future__ import annotations
@@ -43,19 +43,19 @@ class InJobLoop(InterruptibleLoop):
     """An :class:`~lightning_sagemaker.InterruptibleLoop` under ``lightning-sagemaker supervise``.
 
     The body of :meth:`batches` also runs for the batches of lost ranks, and again for those of a step in which a rank was
-    lost. What it changes in ``state`` is then reset, Fabric's collectives do nothing, and the optimizer's step is left to
-    the pass of the rank's own batch.
+    lost. In these passes changes to ``state`` are reset, Fabric's collectives do nothing, and the optimizer steps in
+    the pass of the rank's own batch only.
 
     Args:
         fabric: After ``launch()``, with a strategy that recovers in the job.
-        dirpath: As of the other loop.
-        state: Likewise.
-        **options: Likewise.
+        dirpath: As in :class:`~lightning_sagemaker.InterruptibleLoop`.
+        state: As in :class:`~lightning_sagemaker.InterruptibleLoop`.
+        **options: As in :class:`~lightning_sagemaker.InterruptibleLoop`.
 
     Attributes:
         runs: Whether the loop is running: outside of it a lost rank ends the job.
-        steps: The optimizer's steps.
-        collectives: Its own and the script's.
+        steps: The optimizer steps.
+        collectives: Collectives of the loop and of the script.
         joins: Whether this rank is about to join others that are training.
 
     """
@@ -87,20 +87,20 @@ class InJobLoop(InterruptibleLoop):
 
     @property
     def discarded(self) -> bool:
-        """Whether the current pass through the body is one of a lost rank's batch, or of a step that is repeated."""
+        """Whether the current pass through the body is for a lost rank's batch, or of a step that is repeated."""
         return self.within and (self.steps.adopts is not None or self.steps.fails)
 
     # The loop
 
     def epochs(self, count: int | None = None) -> Generator[int, None, None]:
-        """As of :class:`~lightning_sagemaker.InterruptibleLoop`; a replacement begins where the others are."""
+        """As in :class:`~lightning_sagemaker.InterruptibleLoop`; a replacement starts at the position of the others."""
         self._signals.install()
         self.runs = True
         try:
             self._begin()
             for number in itertools.count(self.epoch) if count is None else range(self.epoch, count):
                 self.epoch = number
-                seed_all(self._seed, number, self._world)  # what is drawn outside of batches is the same on all ranks
+                seed_all(self._seed, number, self._world)  # random numbers outside of batches are the same on all ranks
                 yield number
                 self.check_left()
                 self.batch = 0
@@ -114,7 +114,7 @@ class InJobLoop(InterruptibleLoop):
             self._release()
 
     def batches(self, loader: Iterable[T], every: int = 1) -> Generator[T, None, None]:
-        """As of :class:`~lightning_sagemaker.InterruptibleLoop`; with passes for the batches of lost ranks."""
+        """As in :class:`~lightning_sagemaker.InterruptibleLoop`; with passes for the batches of lost ranks."""
         inner: Any = inner_loader(loader)
         with restarting_instead(self._client, self._strategy.is_asked):
             shards.deal(inner, self._seed)
@@ -182,7 +182,7 @@ class InJobLoop(InterruptibleLoop):
         return cast(T, self._fabric.to_device(batch) if moves else batch)
 
     def check_left(self) -> None:
-        """Refuse to go on after the loop was left in the pass of a lost rank's batch."""
+        """Raise if the loop was left in the pass of a lost rank's batch."""
         if self._is_left:
             raise RecoveryError(
                 "The loop was left in the pass of a lost rank's batch, before this rank's own. HINT: leave it 'if ... and"
@@ -190,7 +190,7 @@ class InJobLoop(InterruptibleLoop):
             )
 
     def evaluation(self, loader: Iterable[T]) -> Generator[T, None, None]:
-        """As of :class:`~lightning_sagemaker.InterruptibleLoop`; the shard of a rank that dies is evaluated by another."""
+        """As in :class:`~lightning_sagemaker.InterruptibleLoop`; the shard of a rank that dies is evaluated by another."""
         inner: Any = inner_loader(loader)
         if self.joins or self.discarded:
             yield from itertools.islice(loader, 1)  # a mean over no batches might be an error
@@ -202,7 +202,7 @@ class InJobLoop(InterruptibleLoop):
         done: list[int] = []
         todo = [self._number, *self._adopted_shards]
         while True:
-            # Among accumulated batches each rank has buffers of its own shard.
+            # Between accumulated batches each rank has the buffers of its own shard.
             accumulates = self.within and not self.steps.averaged
             with self._buffers.of_start() if accumulates else nullcontext():
                 for shard in todo:
@@ -222,11 +222,11 @@ class InJobLoop(InterruptibleLoop):
         return sorted(set(range(self._world)) - found)[order.index(self._number) :: len(order)]
 
     def collective(self, operation: Callable[[], R]) -> R | None:
-        """As of :class:`~lightning_sagemaker.InterruptibleLoop`; None in a pass that is discarded."""
+        """As in :class:`~lightning_sagemaker.InterruptibleLoop`; None in a pass that is discarded."""
         return self.collectives.of_script(operation, lambda: None, warning=None)
 
     def save(self) -> Path | None:
-        """As of :class:`~lightning_sagemaker.InterruptibleLoop`."""
+        """As in :class:`~lightning_sagemaker.InterruptibleLoop`."""
         if self._within:
             self._saves = True
             return None
@@ -239,14 +239,14 @@ class InJobLoop(InterruptibleLoop):
     # Called by the strategy
 
     def average_gradients(self) -> bool:
-        """Average the gradients, unless they are averaged; False if the step is not to be made."""
+        """Average the gradients, unless already averaged; returns False if the optimizer must not step."""
         is_due = self._fabric.is_global_zero and time.monotonic() - self._saved_at >= self._interval
         flags = torch.tensor([float(self._signals.arrived is not None), float(is_due)])
         if not self.steps.average(self._strategy.parameters, self.step, flags):
-            if self.within:  # else no pass ends this
+            if self.within:  # otherwise no end of a pass would undo this
                 self.collectives.stay_apart()
             return False
-        self._hear(self.steps.flags)
+        self._act_on(self.steps.flags)
         return True
 
     # Quorums

@@ -35,11 +35,11 @@ class InJobStrategy(Protocol):
 
     @property
     def shards(self) -> int:
-        """Shards of the job."""
+        """Number of shards of the job."""
 
     @property
     def parameters(self) -> list[nn.Parameter]:
-        """Those that are trained."""
+        """Trained parameters."""
 
     @property
     def root_device(self) -> torch.device:
@@ -50,20 +50,20 @@ class InJobStrategy(Protocol):
 
 
 class FabricSteps:
-    """The gradients of the current step, of each of this rank's shards.
+    """Computes and averages the gradients of the current step, over all shards.
 
     Args:
-        rank: This process.
-        world_size: Shards of the job.
-        buffers: Buffers of the modules that are trained.
+        rank: This process as a rank of the job.
+        world_size: Number of shards of the job.
+        buffers: Buffers of the trained modules.
 
     Attributes:
-        adopts: The lost rank's shard that the current pass through the loop's body is for; None if it is the own one.
-        fails: Whether a rank was lost before the step was committed, so that it is repeated.
+        adopts: The adopted shard of the current pass through the loop's body; None in the pass of the own shard.
+        fails: Whether a rank was lost before the step was committed, so that the step is repeated.
         changes: Whether a replacement waits for the end of this step.
         stepped: Whether the optimizer has stepped in this pass.
         averaged: Whether the gradients are the mean over all shards.
-        flags: Messages between ranks, of the last time.
+        flags: Maximum over ranks of the flags of the last :meth:`average`.
 
     """
 
@@ -76,17 +76,17 @@ class FabricSteps:
         self.fails = self.changes = self.stepped = self.averaged = False
 
     def begin_quorum(self) -> None:
-        """The ranks have changed: what was computed for the step in flight is dropped."""
+        """Drop the results of the step in flight, as the ranks have changed."""
         self._adopted, self._statistics = AdoptedGradients(), None
         self.fails = self.changes = False
 
     @contextmanager
     def one_pass(self, adopts: int | None, parameters: Sequence[nn.Parameter]) -> Iterator[None]:
-        """A pass through the loop's body.
+        """Context for a pass through the loop's body.
 
         Args:
-            adopts: The shard of a lost rank; its passes do not change the gradients of the own one.
-            parameters: Those that are trained.
+            adopts: The adopted shard of the pass, which does not change the own shard's gradients; None for the own.
+            parameters: Trained parameters.
 
         """
         self.adopts, self.stepped, self._statistics = adopts, False, None
@@ -98,26 +98,26 @@ class FabricSteps:
             self.adopts = None
 
     def step(self) -> None:
-        """The optimizer steps next."""
+        """Record that the optimizer steps next."""
         self.stepped = True
         self.share_buffers()
 
     def share_buffers(self) -> None:
-        """Take over the first shard's buffers, after the last backward pass: each may use those of its forward pass."""
+        """Take over the first shard's buffers, after the last backward pass, which may use those of its forward pass."""
         if self._statistics is not None:
             self._buffers.put(self._statistics)
             self._statistics = None
 
     @contextmanager
     def backward(self, parameters: Sequence[nn.Parameter], averages: bool = True) -> Iterator[None]:
-        """A backward pass.
+        """Context for a backward pass.
 
         Args:
-            parameters: Those that are trained.
+            parameters: Trained parameters.
             averages: Whether the gradients are averaged next.
 
         Raises:
-            CannotRecover: If the optimizer has stepped in this pass: that could not be repeated.
+            CannotRecover: If the optimizer has already stepped in this pass, which could not be repeated.
 
         """
         if self.stepped:
@@ -136,12 +136,12 @@ class FabricSteps:
         """Average the gradients over all shards. Collective, in the pass of the own batch.
 
         Args:
-            parameters: Those that are trained.
+            parameters: Trained parameters.
             step: The last committed step.
-            flags: Messages of this rank; :attr:`flags` is then the maximum over ranks.
+            flags: Flags of this rank; :attr:`flags` becomes the maximum over ranks.
 
         Returns:
-            False if the step is not to be made: in another rank's pass, or if a rank was lost.
+            False if the optimizer must not step: in an adopted shard's pass, or if a rank was lost.
 
         """
         if self.fails or self.adopts is not None:

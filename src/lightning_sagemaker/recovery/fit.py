@@ -38,9 +38,9 @@ class RecoveringFit(Callback):
     """The first of a Trainer's callbacks, during a fit whose strategy recovers in the job.
 
     Args:
-        rank: This process.
+        rank: This process as a rank of the job.
         form: Creates the default group of a quorum, and updates the strategy's ranks. Collective over them.
-        world_size: Shards of the job.
+        world_size: Number of shards of the job.
         replicas: Replicas of the model, if each is sharded across several ranks.
         is_asked: Whether the script has set ``recovery="in_job"``.
 
@@ -68,7 +68,7 @@ class RecoveringFit(Callback):
     # Called by Lightning
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
-        """Wrap the loops; they have been set up by :class:`AutoResume`.
+        """Wrap the loops, which :class:`AutoResume` has set up.
 
         Raises:
             CannotRecover: If the script does something that cannot be repeated after a loss.
@@ -85,13 +85,13 @@ class RecoveringFit(Callback):
         self._begin_quorum()
         events = self._events = events_of(trainer)
         self._held = HeldState(trainer, resume, self._steps, number, self._replicas)
-        self._hooks, self._is_told = HookCollectives(trainer.strategy.root_device), announces_weight_update(trainer)
+        self._hooks, self._is_notified = HookCollectives(trainer.strategy.root_device), announces_weight_update(trainer)
         resume.complete = lambda states: of_all_shards(states, self._rank.order, self._world_size)
         inner = events.run_override
         assert inner is not None
         events.run_override = lambda run: self._run(lambda: inner(run))
         events.after_training_loaders.append(self._deal)
-        if trainer.fit_loop._combined_loader is not None:  # made already, by a schedule that asked for their length
+        if trainer.fit_loop._combined_loader is not None:  # already created, for a schedule that needs its length
             self._deal(trainer.fit_loop._combined_loader)
         events.before_epoch.append(lambda: self._hold(Moment.EPOCH))
         events.before_epoch.append(lambda: self._rank.begin_epoch(trainer.current_epoch))
@@ -105,28 +105,28 @@ class RecoveringFit(Callback):
         events.after_validation_loaders.append(lambda _: self._deal_validation())
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """Called first: other callbacks may wait for other ranks, as saving does."""
+        """Save the state before other callbacks, which may wait for other ranks, as saving does."""
         self._arguments = outputs, batch, batch_idx
         if self._is_stepped and (self._may_meet() or self._hooks.are_next(trainer.global_step)):
             self._hold(Moment.BATCH_END, self._arguments)
 
     def _before_saves(self) -> None:
-        """What the module's hook has done is not done again."""
-        arguments, self._arguments = self._arguments, ()  # else the batch would use memory during the next one
+        """Save the state after the module's hook, which is then not repeated."""
+        arguments, self._arguments = self._arguments, ()  # release the batch before the next one
         if self._is_stepped and self._may_meet():
             self._hold(Moment.SAVES, arguments)
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
-        """Called first: the others act on a validation's metrics.
+        """Check, before other callbacks act on the metrics, that all ranks have completed the validation.
 
         Raises:
-            RanksChanged: If others are to validate again.
+            RanksChanged: If the validation must be repeated with other ranks.
 
         """
         self._check_whole()
 
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
-        """All have agreed that the fit is over: a rank lost from here on is not replaced, as it could not join."""
+        """Report the end of the fit, which all ranks have reached: a rank that is lost later is not replaced."""
         self._client.finish()
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
@@ -138,16 +138,16 @@ class RecoveringFit(Callback):
             self._steps.release()
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        """As :meth:`teardown`, which is not called then."""
+        """As :meth:`teardown`, which Lightning does not call after an exception."""
         self.teardown(trainer, pl_module, "fit")
 
     # Called by the strategy
 
     def begin_batch(self, batch: Any, batch_idx: int) -> None:
-        """A batch starts.
+        """Start a batch.
 
         Raises:
-            RanksChanged: If others are to train on it.
+            RanksChanged: If the batch must be trained on with other ranks.
 
         """
         self._rank.end_early()
@@ -159,24 +159,24 @@ class RecoveringFit(Callback):
         self._steps.begin_batch(batch, batch_idx)
 
     def compute(self, optimizer: Any, closure: Callable[[], Any]) -> Any:
-        """Gradients of a committed step. Collective.
+        """Compute the gradients of a step and commit it. Collective.
 
         Raises:
-            RanksChanged: If it is not committed.
+            RanksChanged: If the step is not committed.
 
         """
         assert self._steps is not None
         return self._steps.with_adopted(optimizer, closure)
 
     def reduce_logged(self, tensor: Tensor, operation: object) -> Tensor | None:
-        """As :meth:`.steps.Steps.reduce_logged`; None outside of the fit too."""
+        """As :meth:`.steps.Steps.reduce_logged`; also None outside of the fit."""
         return None if self._steps is None else self._steps.reduce_logged(tensor, operation)
 
     def reduce(self) -> bool:
-        """A backward pass is over. Collective if it is a step's last.
+        """Reduce the gradients after a backward pass. Collective if it is a step's last.
 
         Returns:
-            Whether hooks may see the gradients.
+            Whether hooks that read gradients may be called.
 
         Raises:
             RanksChanged: If the step is not committed.
@@ -193,11 +193,11 @@ class RecoveringFit(Callback):
         if not decision["commit"]:
             raise RanksChanged("a rank was lost")
         self._changes = decision["change"]
-        if not self._is_told:
+        if not self._is_notified:
             self._leave_state()
 
     def _leave_state(self) -> None:
-        """Weights change next: until the next state is saved there is none to return to."""
+        """Mark the saved state as outdated, as the weights change next."""
         assert self._held is not None
         self._held.is_current = False
         self._hooks.begin()
@@ -279,7 +279,7 @@ class RecoveringFit(Callback):
 
     @property
     def _is_stepped(self) -> bool:
-        """Whether gradients are at their step's end: later accumulated ones are not saved anywhere."""
+        """Whether the optimizer has just stepped: gradients that are accumulated later are not part of the state."""
         return not self._trainer.fit_loop._should_accumulate()
 
     def _hold(self, moment: Moment, hooks: tuple[Any, ...] | None = None) -> None:
@@ -287,7 +287,7 @@ class RecoveringFit(Callback):
         self._held.take(moment, hooks)
 
     def _may_meet(self) -> bool:
-        """Whether what follows a batch may wait for other ranks: a validation, a checkpoint, an epoch's end."""
+        """Whether the code after a batch may wait for other ranks: a validation, a checkpoint, an epoch's end."""
         trainer, loop = self._trainer, self._trainer.fit_loop.epoch_loop
         saves = any(
             ((every := getattr(callback, "_every_n_train_steps", 0)) and trainer.global_step % every == 0)
@@ -319,7 +319,7 @@ class RecoveringFit(Callback):
         self._deal_validation()
 
     def _deal_validation(self) -> None:
-        """Have this rank evaluate the shards of lost ranks."""
+        """Make this rank evaluate the shards of lost ranks, too."""
         loop, limit = self._trainer.fit_loop.epoch_loop.val_loop, self._trainer.limit_val_batches
         steps = self._steps
         if loop._combined_loader is None or steps is None or self._trainer.sanity_checking:

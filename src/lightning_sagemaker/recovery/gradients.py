@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The mean of gradients over the shards of a step, with a group that may fail.
+"""Averages gradients over the shards of a step, with a process group that may fail.
 
 There is no DDP wrapper: its reducer is unusable after a collective that failed within a backward pass. Gradients are
 divided first and then summed, as in DDP, so that with two processes the results are equal.
@@ -18,21 +18,21 @@ from torch.distributed.tensor import DTensor
 from lightning_sagemaker._compat.sharding import with_local
 
 _BUCKET = 25 * 1024 * 1024
-"""Bytes that are reduced together, as in DDP (``bucket_cap_mb``)."""
+"""Bytes of a bucket, as in DDP (``bucket_cap_mb``)."""
 NONE: Mapping[nn.Parameter, Tensor] = {}
 """No gradients of adopted shards."""
 
 
 class Bucket:
-    """Gradients that are reduced together, followed by the number of ranks that have each of them.
+    """Gradients that are reduced in one tensor, followed by the number of ranks that have each gradient.
 
-    Each step has a tensor of its own, of which the means are views: a script may keep a gradient, and a group that has
+    Each step uses a new tensor, of which the means are views: a script may keep a gradient, and a group that has
     failed may still write to its tensor.
 
     Args:
-        parameters: Theirs, of one type and device.
+        parameters: Parameters of the gradients, of one dtype and device.
         shards: Number of shards of the step.
-        group: Group of the ranks that have the same ones; None: all.
+        group: Process group of the ranks that hold the same parameters; None for the default group.
 
     """
 
@@ -45,18 +45,18 @@ class Bucket:
 
     @property
     def is_started(self) -> bool:
-        """Whether it is being reduced, or has been."""
+        """Whether the reduction has started."""
         return self._work is not None
 
     def begin(self) -> None:
-        """Another step."""
+        """Reset for the next step."""
         self._flat = self._work = None
 
     def start(self, adopted: Mapping[nn.Parameter, Tensor] = NONE) -> None:
-        """Put the gradients in, and begin the sum over ranks. Collective.
+        """Copy the gradients into the tensor and start its all-reduce. Collective.
 
         Args:
-            adopted: Sums of gradients of shards that this rank has adopted, which are added.
+            adopted: Gradients of adopted shards, summed, which are added.
 
         """
         found = [None if one.grad is None else local(one.grad) for one in self.parameters]
@@ -93,7 +93,7 @@ class Bucket:
 
 
 def local(tensor: Tensor) -> Tensor:
-    """This rank's shard of a tensor; itself if it is not sharded."""
+    """This rank's shard of a tensor; the tensor itself if it is not sharded."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
@@ -106,8 +106,8 @@ def average(parameters: Sequence[nn.Parameter], shards: int) -> None:
     """Replace each gradient by the mean over all shards of a step. Collective.
 
     Args:
-        parameters: Those that may have gradients, in the same order on all ranks. One whose gradient is None here
-            counts as zero if another rank has one, and stays None if none has.
+        parameters: Parameters that may have gradients, in the same order on all ranks. A gradient that is None here
+            counts as zero if another rank has one, and stays None if no rank has one.
         shards: Number of shards of the step; each rank holds the sum over its own.
 
     Raises:
@@ -119,7 +119,7 @@ def average(parameters: Sequence[nn.Parameter], shards: int) -> None:
 
 
 def means(parameters: Sequence[nn.Parameter], shards: int) -> list[Bucket]:
-    """The means that :func:`average` puts in the place of the gradients, which stay as they are. Collective.
+    """The means that :func:`average` would assign; the gradients are not changed. Collective.
 
     Args:
         parameters: As in :func:`average`.

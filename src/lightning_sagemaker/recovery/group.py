@@ -25,20 +25,20 @@ from lightning_sagemaker.recovery.stuck import exit_if_stuck
 from lightning_sagemaker.recovery.wire import Info
 
 _TO_MEET = 5.0
-"""Seconds that ranks which were just alive wait for each other's connections: gloo waits for one that dies before it has
-connected, and nothing can be shut down to wake it. Twice as long after each failure without a loss: a slow machine."""
+"""Seconds that live ranks wait for each other's connections: gloo waits for a rank that dies before it has
+connected, and there is no connection to shut down. Doubled after each failure without a loss, for slow machines."""
 _MOST = 40.0
-"""Seconds that they wait at most, however many tries have failed."""
+"""Maximum of these seconds, however many attempts have failed."""
 _PER_RANK = 0.1
-"""Seconds more for each rank: each connects to all others."""
+"""Additional seconds per rank, as each connects to all others."""
 _TO_BEGIN = timedelta(seconds=30)
-"""For the first collective, in which nccl initializes; it is aborted if a rank is lost."""
+"""Time limit of the first collective, in which nccl initializes; it is aborted if a rank is lost."""
 _AGAIN = 0.05
-"""Seconds between two looks at what a group that is being formed has opened."""
+"""Seconds between two checks for new connections of a group that is being formed."""
 
 
 class QuorumGroup:
-    """The default group of ``torch.distributed``, of the ranks in the quorum.
+    """Manages the default process group, which consists of the ranks of the quorum.
 
     Each process serves a store, and a quorum uses that of its first rank, so that no store is lost with one rank.
 
@@ -46,8 +46,8 @@ class QuorumGroup:
         host: Name or address by which other ranks reach this process.
 
     Attributes:
-        store: What this process serves.
-        info: Where others find it.
+        store: The store that this process serves.
+        info: Address of the store, for other ranks.
 
     """
 
@@ -77,15 +77,15 @@ class QuorumGroup:
         """Replace the default group by that of a quorum. Collective over its ranks.
 
         Args:
-            backend: As of ``init_process_group``.
-            quorum: Its number.
-            rank: Rank of this process in it.
-            infos: Facts of its ranks in order.
-            is_lost: Whether one of them has been lost meanwhile; true before :meth:`leave` is called for that.
-            subgroups: Creates groups of some of them, with a timeout. Collective.
+            backend: Backend as for ``init_process_group``.
+            quorum: Number of the quorum.
+            rank: Rank of this process in the quorum.
+            infos: Information about the quorum's ranks, in order.
+            is_lost: Whether one of these ranks has been lost meanwhile; true before :meth:`leave` is called for it.
+            subgroups: Creates groups of some of these ranks, with a timeout. Collective.
 
         Raises:
-            RuntimeError: If one of them is lost meanwhile.
+            RuntimeError: If one of these ranks is lost meanwhile.
             RecoveryError: If this version of torch cannot abort a group on GPUs.
 
         """
@@ -110,7 +110,7 @@ class QuorumGroup:
                 timeout=timedelta(seconds=patience),
             )
             set_timeout(_TO_BEGIN)
-            dist.barrier()  # who is missing is missed here, not within the training
+            dist.barrier()  # fails here, and not within the training, if a rank is missing
             subgroups(timedelta(seconds=patience))
             self._patience = _TO_MEET
         except RuntimeError:
@@ -130,23 +130,23 @@ class QuorumGroup:
         if dist.is_initialized():
             ending.let_threads_finish()
             with contextlib.suppress(RuntimeError):
-                dist.destroy_process_group()  # waits for its threads, and one may be stuck in a collective
+                dist.destroy_process_group()  # waits for its threads, one of which may hang in a collective
         with self._lock:
             self._number += 1
         self._shut.close()
 
     def leave(self) -> None:
-        """Abort every collective that this process waits for, and see that it ends; called by any thread."""
+        """Abort every collective that this process waits for, and exit if one does not end. Thread-safe."""
         number = self._number
         self._abort()
-        if self._forming is None:  # which has a time limit of its own
+        if self._forming is None:  # forming a group has a time limit of its own
             exit_if_stuck(lambda: self._number > number)
 
     def _abort(self) -> None:
         with self._lock:
             self._shut_down()
             forming = self._forming
-        if forming is not None:  # it may be about to wait on a connection that is not there yet
+        if forming is not None:  # it may be about to wait on a connection that is not open yet
             threading.Thread(target=self._keep_leaving, args=(forming,), name="leave", daemon=True).start()
         on_gpu.abort()
 
@@ -160,11 +160,11 @@ class QuorumGroup:
 
     def _shut_down(self) -> None:
         if self._before is not None:
-            # Others may form the next group already, and have connected to this store for it.
+            # Other ranks may already be forming the next group, with connections to this store.
             self._shut.add(open_sockets() - self._before, but_at=self.store.port)
 
     def _close_copies(self) -> None:
-        """In a process that was forked: copies would keep the connections open when this rank dies."""
+        """Close the connections in a forked process, whose copies would keep them open when this rank dies."""
         self._shut.close()
         if self._before is not None:
             for number, _ in open_sockets() - self._before:
@@ -173,7 +173,7 @@ class QuorumGroup:
 
 
 def _store_of(first: Info, patience: float, is_lost: Callable[[], bool]) -> dist.TCPStore:
-    """The store of a quorum's first rank, which may be lost: torch goes on trying to connect to it, uninterruptibly."""
+    """Connect to the store of a quorum's first rank in a thread: if it is lost, torch keeps retrying uninterruptibly."""
     made: queue.SimpleQueue[dist.TCPStore | RuntimeError] = queue.SimpleQueue()
     timeout = timedelta(seconds=patience)
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Each rank's saved state of the last committed step, to resume from.
 
-Weights and optimizers are in memory. Everything else that changes is copied: the loops' progress, random states,
+Weights and optimizers stay in place. Everything else that changes is copied: the loops' progress, random states,
 metrics, callbacks, schedulers, the data position. It is restored in the same way as a job resumes from a checkpoint
 (:class:`~lightning_sagemaker.callbacks.fit_state.FitState`).
 """
@@ -29,7 +29,7 @@ from lightning_sagemaker.recovery.steps import Steps
 
 _State = dict[str, Any]
 _COUNTER = "_enable_version_counter"
-"""Whether a ModelCheckpoint asks all ranks if a file exists, to give another one a new name."""
+"""Attribute of ModelCheckpoint: whether existing files are versioned, which is decided on all ranks together."""
 _PACKAGES = ("lightning", "pytorch_lightning", "lightning_sagemaker")
 
 
@@ -49,18 +49,18 @@ class Moment(IntEnum):
 
 
 class HeldState:
-    """State of one fit.
+    """The saved state of one fit.
 
     Args:
-        trainer: Whose fit it is.
-        fit_state: Its state that is not in Lightning's checkpoints.
-        steps: Its steps.
+        trainer: The Trainer.
+        fit_state: The fit's state that is not in Lightning's checkpoints.
+        steps: The steps of the fit.
         shard: This rank's own shard of the data.
-        replicas: Replicas of the model, if each is sharded across several ranks: then weights and optimizer states are not
-            part of what :meth:`all_of_it` returns.
+        replicas: Replicas of the model, if each is sharded across several ranks. Then weights and optimizer states are not
+            in the result of :meth:`all_of_it`.
 
     Attributes:
-        is_current: Whether the weights are still those of the state: not between a step and its end.
+        is_current: Whether the weights are still those of the state; False from a step to the next :meth:`take`.
 
     """
 
@@ -86,18 +86,18 @@ class HeldState:
         """Save the current state.
 
         Args:
-            moment: Which it is.
-            hooks: Arguments of the batch's end if its hooks are to be called again.
+            moment: The point within the step.
+            hooks: Arguments of ``on_train_batch_end``, if its hooks are to be called again.
 
         """
-        if self._repeats:  # it is held already, and what is saved again is the same
+        if self._repeats:  # already saved: a repeated step has the same state
             return
         trainer = self._trainer
-        # What a step repeats, its validation's checkpoint too, has no other name; what follows is saved for the first time.
+        # Checkpoints of a repeated step, also its validation's, keep their names; later ones are saved for the first time.
         while self._counting and (moment >= Moment.STEP or trainer.global_step > self._at[0]):
             self._counting.pop()._enable_version_counter = True
         self._held = {
-            **self.fit_state.hold(looks=moment is Moment.EPOCH),  # the step itself has looked
+            **self.fit_state.hold(looks=moment is Moment.EPOCH),  # within an epoch the step has already looked
             "hooks": hooks,
             "schedules": [plain_copy(config.scheduler.state_dict()) for config in trainer.lr_scheduler_configs],
             "groups": [[_settings(group) for group in optimizer.param_groups] for optimizer in trainer.optimizers],
@@ -107,10 +107,10 @@ class HeldState:
         self._at, self.is_current = [trainer.global_step, moment, trainer.current_epoch], True
 
     def leave_validation(self) -> None:
-        """Restore the weights that hooks have exchanged for a validation, if it is to be repeated.
+        """Restore the weights that hooks have swapped for a validation, before it is repeated.
 
         Raises:
-            CannotRecover: If there is no copy of them.
+            CannotRecover: If there is no copy of the original weights.
 
         """
         exchanged, own = self.fit_state.exchanged, {} if self._held is None else self._held["own"]["callbacks"]
@@ -131,13 +131,13 @@ class HeldState:
             for group, settings in zip(optimizer.param_groups, groups, strict=True):
                 group.update(settings)
         for callback in trainer.checkpoint_callbacks:
-            if getattr(callback, _COUNTER, False):  # a file that is saved again is not a new version
+            if getattr(callback, _COUNTER, False):  # a file that is saved again must not get a new version
                 callback._enable_version_counter = False
                 self._counting.append(callback)
-        self.fit_state.go_on_from(cast(FitEntry, {**held, "again": self._call_hooks}))
+        self.fit_state.resume_from(cast(FitEntry, {**held, "again": self._call_hooks}))
 
     def request_loaders(self) -> None:
-        """Request the loaders that the rank has whose state was taken over. No collective."""
+        """Create the loaders that the rank had whose state was taken over. Not collective."""
         assert self._held is not None
         request_as_others(self._trainer, self._held["own"]["memory"]["reloads"])
 
@@ -154,7 +154,7 @@ class HeldState:
     def all_of_it(self) -> _State:
         """The state that a replacement needs."""
         trainer = self._trainer
-        self.attributes.put(self._plain)  # the step in flight is discarded here as well
+        self.attributes.put(self._plain)  # discards the changes of the step in flight
         return {
             **(self.weights() if self._replicas is None else {}),
             "precision": trainer.precision_plugin.state_dict(),
@@ -181,7 +181,7 @@ class HeldState:
             states = [decode_states(one, optimizer) for one, optimizer in zip(states, trainer.optimizers, strict=True)]
         trainer.lightning_module.load_state_dict(module)
         for optimizer, found in zip(trainer.optimizers, states, strict=True):
-            optimizer.load_state_dict(found)  # which brings it to the device of the parameters
+            optimizer.load_state_dict(found)  # moves it to the device of the parameters
 
     def take_over(self, state: _State) -> None:
         """Take over the state of another rank.
@@ -195,7 +195,7 @@ class HeldState:
             self.put_weights(state)
         trainer.precision_plugin.load_state_dict(state["precision"])
         for callback, flags in zip(trainer.callbacks, state["flags"], strict=True):
-            vars(callback).update(flags)  # ranks agree on some when they begin, as on whether a file was written
+            vars(callback).update(flags)  # some are broadcast at the start, such as whether a file was written
         for callback, folder in zip(trainer.checkpoint_callbacks, state["folders"], strict=True):
             if folder is not None:
                 callback.dirpath = folder
@@ -212,12 +212,12 @@ class HeldState:
 
 
 def of_all_shards(states: Sequence[RankState], order: Sequence[int], world_size: int) -> list[RankState]:
-    """States for a checkpoint, by shard, so that it can be resumed by the complete job.
+    """Order the ranks' states by shard, for a checkpoint that the complete job can resume from.
 
     Args:
-        states: One of each rank of the quorum.
-        order: Their ranks in the job.
-        world_size: Shards of the job. One whose rank is lost gets the first rank's state, as a replacement would.
+        states: State of each rank of the quorum.
+        order: Global ranks of the quorum.
+        world_size: Number of shards. A lost rank's shard gets the first rank's state, as a replacement would.
 
     """
     found = dict(zip(order, states, strict=True))
@@ -235,7 +235,7 @@ def _flags(callback: Any) -> dict[str, bool]:
     known = any(kind.__module__.partition(".")[0] in _PACKAGES for kind in kinds)
     if not known or getattr(callback, "flags_are_its_own", False) or is_bar(callback):
         return {}
-    # A sender that is about to save a file again has switched the counter off, and would do so for good in another rank.
+    # The sender may have switched the counter off for a repeated save; in another rank it would stay off.
     return {name: value for name, value in vars(callback).items() if isinstance(value, bool) and name != _COUNTER}
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Collectives that hooks of a batch's end call: a rank that waits in one needs a state that was saved before it.
+"""Predicts collectives in hooks of a batch's end: a rank that waits in one needs a state that was saved before it.
 
 A script may gather or average something there, as a metric's ``compute`` does. Saving the state twice in each step would
-slow down a script that does not, so the steps at which hooks communicate are learned, from the group's own counts.
+slow down a script that does not, so the steps at which hooks communicate are predicted from the group's counts.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ import torch.distributed as dist
 
 
 class CountingBackend(Protocol):
-    """What torch's stubs leave out of a backend."""
+    """A method of a backend that torch's stubs omit."""
 
     def _get_sequence_number_for_group(self) -> int: ...
 
 
 class HookCollectives:
-    """At which steps hooks communicate, as far as they have done it until now.
+    """Predicts at which steps hooks communicate, from the steps so far.
 
     Args:
-        device: Device of this process. Collectives of its backend are counted, and those of the CPU's.
+        device: Device of this process. Collectives of its backend and of the CPU's are counted.
 
     """
 
@@ -34,23 +34,23 @@ class HookCollectives:
         self._before, self._period = 0, 0
 
     def begin(self) -> None:
-        """Weights change next, then hooks are called."""
+        """Start counting before the hooks of a step."""
         self._before = self._count()
 
     def end(self, step: int) -> None:
-        """The hooks of this step are over."""
+        """Record whether the hooks of ``step``, which have ended, have communicated."""
         if self._count() != self._before:
             self._period = math.gcd(self._period, step)
 
     def are_next(self, step: int) -> bool:
-        """Whether hooks of this step are expected to communicate."""
+        """Whether hooks of ``step`` are expected to communicate."""
         return self._period > 0 and step % self._period == 0
 
     def _count(self) -> int:
-        """Collectives of the default group so far."""
+        """Number of collectives of the default group so far."""
         group = cast(dist.ProcessGroup, dist.group.WORLD)
         backends = set()
         for device in self._devices:
-            with contextlib.suppress(RuntimeError):  # the group has no backend for it
+            with contextlib.suppress(RuntimeError):  # the group has no backend for this device
                 backends.add(cast(CountingBackend, group._get_backend(device)))
         return sum(backend._get_sequence_number_for_group() for backend in backends)

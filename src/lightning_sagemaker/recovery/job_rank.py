@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""This process as one of the job's ranks: it joins once, however many Trainers and fits its script has."""
+"""This process as a rank of the job: it joins once, however many Trainers and fits its script has."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class JobRank:
     """A rank that has joined at the start, or during training.
 
     Args:
-        number: Its rank in the job.
+        number: Global rank.
         backend: Backend of the process groups, as for ``init_process_group``.
         replicas: Replicas of the model, if each is sharded across several ranks.
 
@@ -30,7 +30,7 @@ class JobRank:
         order: Ranks of the current quorum.
         joins: Whether this rank is about to join others that are training.
         seed: The job's seed of random numbers.
-        client: Its connection to the coordinator.
+        client: Connection to the coordinator.
         replicas: Replicas of the model, if each is sharded across several ranks.
         early: Results of the script's collectives before its first step.
 
@@ -58,7 +58,7 @@ class JobRank:
         self.restarts = not self.joins and reply["quorum"] > 1 and reply["step"] > 0
         """Whether all ranks were lost at once after a step, so that no rank has the training state."""
         self.follows = False
-        """Whether its process ends in a way of its own if it fails because others were lost."""
+        """Whether an exception hook is set that makes the process exit for a restart if it fails after losses."""
         self.seed = int(info["seed"] if self.joins else reply["infos"][0]["seed"])
         self._form(reply, 0 if self.joins else reply["quorum"])
         self.early = EarlyResults(self._group.store)
@@ -69,12 +69,12 @@ class JobRank:
             self.early.record(len(self.order))
 
     def begin_epoch(self, epoch: int) -> None:
-        """Keep what the script's hooks of an epoch's beginning get from collectives, until its first batch."""
+        """Record results of collectives in the script's hooks at the start of an epoch, until its first batch."""
         self._of(epoch).record(len(self.order))
 
     @contextmanager
     def answered(self, epoch: int) -> Iterator[None]:
-        """Within it collectives of the script give what the others got when they began an epoch."""
+        """Context in which collectives of the script return what the others received at the start of the epoch."""
         self._of(epoch).replay(self.number, self._others)
         try:
             yield
@@ -89,7 +89,7 @@ class JobRank:
         return self._of_epoch
 
     def end_early(self) -> None:
-        """The first step begins, of the training or of an epoch, or the rank joins the others."""
+        """Stop recording or replaying: the first step of training or of an epoch begins, or the rank joins the others."""
         if self._of_epoch is not None:
             self._of_epoch.end()
         self.early.end()
@@ -114,7 +114,7 @@ class JobRank:
         )
 
     def is_whole(self, device: torch.device) -> bool:
-        """Whether the current quorum has lost no rank, and no collective. Collective over it.
+        """Whether the current quorum has lost no rank, and no collective has failed. Collective over it.
 
         Args:
             device: Device of this process.

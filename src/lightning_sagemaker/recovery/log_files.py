@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Log files of rank zero: its successor appends to them, and a kill at any moment keeps their rows."""
+"""Log files of rank zero: its successor appends to them, and no rows are lost if it is killed."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ _FILE = "metrics.csv"
 
 
 def begin_writing(loggers: Iterable[Logger]) -> None:
-    """Have CSV loggers append to what other processes have written, now that this one is rank zero.
+    """Make CSV loggers append to files of previous processes, as this one is rank zero now.
 
     Lightning's own deletes the file at the start, and truncates it to rewrite it when there is a new column.
 
     Args:
-        loggers: The Trainer's; those that do not write CSV files are not changed.
+        loggers: The Trainer's loggers; only CSV loggers are changed.
 
     """
     for logger in loggers:
         writes_rows = any(kind.__name__ == "CSVLogger" for kind in type(logger).__mro__)
-        if writes_rows and logger.log_dir and Path(logger.log_dir).is_dir():  # or it is somewhere like s3://
+        if writes_rows and logger.log_dir and Path(logger.log_dir).is_dir():  # not a URL such as s3://
             _append(cast("CSVLogger", logger), Path(logger.log_dir, _FILE))
 
 
@@ -49,7 +49,7 @@ def _append(logger: CSVLogger, path: Path) -> None:
         writer = logger.experiment
     writer._rewrite_with_new_header = partial(_rewrite, path)
     if kept.is_file():
-        with kept.open("r+b") as file:  # a kill may have left half of the last line
+        with kept.open("r+b") as file:  # a kill may have left an incomplete last line
             written = file.read()
             file.truncate(written.rfind(b"\n") + 1)
         kept.replace(path)

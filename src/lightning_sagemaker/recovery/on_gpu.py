@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""nccl in a job that recovers: a collective that was aborted leaves garbage on the GPU, and raises no error."""
+"""nccl in a job that recovers: an aborted collective leaves invalid results on the GPU and raises no error."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 _HANDLING = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
-"""Environment variable of torch; ``2``: its watchdog aborts a group that has failed, and does not end the process."""
+"""Environment variable of torch. With ``2`` its watchdog aborts a failed group, and does not terminate the process."""
 _LEGACY = "nccl-legacy"
 """Name of torch's own nccl backend from 2.15 on, where ``nccl`` is another implementation."""
 
@@ -28,32 +28,32 @@ def can_abort() -> bool:
 
 
 def let_survive() -> None:
-    """Before a group is made: a rank whose peer is lost goes on."""
+    """Keep the process running when a peer is lost. Call before creating a group."""
     os.environ[_HANDLING] = "2"
 
 
 def abort() -> None:
-    """Abort what this process waits for on the GPU, and leave the groups to the training thread; called by any thread."""
+    """Abort the collectives on the GPU; the training thread destroys the groups. Thread-safe."""
     for group in list(distributed_c10d._world.pg_map):
-        with contextlib.suppress(RuntimeError, KeyError):  # without nccl; or destroyed meanwhile
+        with contextlib.suppress(RuntimeError, KeyError):  # no nccl, or destroyed meanwhile
             backend = group._get_backend(torch.device("cuda"))
-            # Gloo takes tensors of a GPU, too, and its connections are closed already.
+            # gloo supports GPU tensors, too, but its connections are already shut down.
             if backend.name().startswith("nccl"):
                 backend.abort()
 
 
 def is_whole(device: torch.device) -> bool:
-    """Wait for the GPU; whether none of its collectives was aborted. Collective over the default group.
+    """Wait for the GPU, and return whether no collective was aborted. Collective over the default group.
 
     Args:
-        device: Device of this process; always True for a CPU, where a collective that fails raises an error.
+        device: Device of this process. For a CPU the result is always True, as a failed collective raises an error.
 
     """
     if device.type != "cuda":
         return True
-    torch.cuda.current_stream(device).synchronize()  # an aborted collective has ended, too
+    torch.cuda.current_stream(device).synchronize()  # returns after aborted collectives, too
     try:
-        dist.all_reduce(torch.zeros(1, device=device))  # is refused by a group that was aborted
+        dist.all_reduce(torch.zeros(1, device=device))  # an aborted group raises
     except RuntimeError:
         return False
     return True

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The mean of gradients, reduced during the backward pass as in DDP: each bucket as soon as its gradients are there.
+"""Averages gradients during the backward pass as in DDP: each bucket as soon as its gradients are ready.
 
-All ranks reduce the buckets in one order, whatever becomes ready first on each, so that a step has the same collectives
-everywhere. A gradient is awaited as often as it came in the step before: more than once where a layer that is used again is
-recomputed by reentrant checkpointing, and not at all while it has never come, as those of a pooler that the loss leaves out.
+All ranks reduce the buckets in the same order, whichever becomes ready first, so that a step has the same collectives
+everywhere. A gradient is expected as often as it was ready in the previous step: more than once if a reused layer is
+recomputed by reentrant checkpointing, and not at all if it never was, such as that of a pooler which the loss ignores.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ _log = logging.getLogger(__name__)
 
 
 class OverlappedMeans:
-    """Means of the gradients of one step after the other.
+    """Averages the gradients of each step.
 
     Args:
-        shards: Number of shards of a step; each rank has the sum over its own.
+        shards: Number of shards of a step; each rank has the sum over its shards.
         replicas: Replicas of the model, if each is sharded across several ranks. Their means are reduced after the backward
             pass, in which FSDP communicates.
 
     Attributes:
-        is_under_way: Whether the last backward pass of a step is, or is about to be.
+        is_under_way: Whether the last backward pass of a step runs or is about to run.
 
     """
 
     def __init__(self, shards: int, replicas: Replicas | None = None) -> None:
         self._replicas = replicas
-        self._shards = shards if replicas is None else shards // replicas.size  # within one it is FSDP that reduces
+        self._shards = shards if replicas is None else shards // replicas.size  # within a replica FSDP reduces
         self.is_under_way = False
         self._is_clean, self._overlaps = True, replicas is None
         self._known: list[int] = []
@@ -53,11 +53,11 @@ class OverlappedMeans:
         self._seen: list[bool] = []
 
     def begin(self, parameters: Sequence[nn.Parameter], adopted: Mapping[nn.Parameter, Tensor]) -> None:
-        """The backward pass that follows is the step's last.
+        """Reduce in the next backward pass, which is the step's last.
 
         Args:
-            parameters: Those that may have gradients, in the same order on all ranks.
-            adopted: Sums of gradients of shards that this rank has adopted, to be added.
+            parameters: Parameters that may have gradients, in the same order on all ranks.
+            adopted: Gradients of adopted shards, summed, to be added.
 
         """
         if not self._is_clean or [*map(id, parameters)] != self._known:
@@ -69,10 +69,10 @@ class OverlappedMeans:
         self._next, self._is_late, self._is_clean, self.is_under_way = 0, False, False, True
 
     def wait(self) -> bool:
-        """Reduce what is left, and wait for all. Collective.
+        """Reduce the remaining buckets, and wait for all. Collective.
 
         Returns:
-            False if a gradient came after its bucket was reduced: the step is to be repeated, and no later one overlaps.
+            False if a gradient became ready after its bucket was reduced: repeat the step; later ones do not overlap.
 
         Raises:
             RuntimeError: If the group has lost a rank.
@@ -93,9 +93,9 @@ class OverlappedMeans:
         return not self._is_late
 
     def abandon(self) -> None:
-        """The step has failed, or the next one is another quorum's."""
+        """Drop the step in flight, as it has failed or the quorum changes."""
         self.is_under_way = False
-        if self._replicas is not None:  # its groups are others
+        if self._replicas is not None:  # the new quorum has other groups
             self.release()
 
     def put_back(self) -> None:
@@ -105,13 +105,13 @@ class OverlappedMeans:
         self._adopted = NONE
 
     def release(self) -> None:
-        """Forget the parameters."""
+        """Remove the hooks and the references to parameters."""
         for hook in self._hooks:
             hook.remove()
         self._hooks, self._buckets, self._bucket_of, self._known = [], [], [], []
 
     def _plan(self, parameters: Sequence[nn.Parameter]) -> None:
-        """New buckets: no gradient has been seen."""
+        """Create new buckets, without any counts of gradients."""
         self.release()
         self._known = [*map(id, parameters)]
         group = None if self._replicas is None else self._replicas.across
@@ -126,7 +126,7 @@ class OverlappedMeans:
         self._seen = [False] * len(parameters)
 
     def _awaited(self) -> list[float]:
-        """How many gradients each bucket waits for; infinity if until the end of the pass."""
+        """Number of gradients that each bucket waits for; infinity to wait until the end of the pass."""
         expected = self._expected
         seen = self._seen = [known or count > 0 for known, count in zip(self._seen, expected, strict=True)]
         left = [0.0 if self._overlaps and any(seen) else inf] * len(self._buckets)
@@ -136,7 +136,7 @@ class OverlappedMeans:
         return left
 
     def _arrived(self, index: int, _: nn.Parameter) -> None:
-        """Called within a backward pass."""
+        """Hook: a parameter's gradient is ready, within a backward pass."""
         if not self.is_under_way:
             return
         number = self._bucket_of[index]
@@ -144,7 +144,7 @@ class OverlappedMeans:
             self._is_late = True
             return
         self._came[index] += 1
-        self._left[number] += -1 if self._came[index] <= self._expected[index] else inf  # more may come
+        self._left[number] += -1 if self._came[index] <= self._expected[index] else inf  # more may follow
         while self._next < len(self._buckets) and not self._left[self._next]:
             with torch.no_grad():
                 self._buckets[self._next].start(self._adopted)

@@ -8,16 +8,16 @@ import os
 from collections.abc import Mapping
 
 SWITCH = "LIGHTNING_SAGEMAKER_RECOVERY_LOG"
-"""``1``: the log is written to standard error, by the ranks and by ``lightning-sagemaker supervise``."""
+"""Set to ``1`` to write the log to standard error, in the ranks and in ``lightning-sagemaker supervise``."""
 
 log = logging.getLogger(__name__)
-"""At level DEBUG: each request of a rank and its answer, and each change of the coordinator's state."""
+"""Logs, at level DEBUG, each request of a rank and its reply, and each change of the coordinator's state."""
 
 _LONG = ("id", "infos", "peers")
 
 
 def switch_on() -> None:
-    """Write the log, if the environment asks for it."""
+    """Write the log to standard error if the environment variable is set."""
     if os.environ.get(SWITCH) == "1" and not log.handlers:
         log.addHandler(handler := logging.StreamHandler())
         handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
@@ -25,6 +25,6 @@ def switch_on() -> None:
         log.propagate = False
 
 
-def in_short(message: Mapping[str, object]) -> str:
-    """A message without what each of its ranks is told about the others."""
+def summary_of(message: Mapping[str, object]) -> str:
+    """A message without its long values, the information about ranks."""
     return " ".join(f"{name}={getattr(value, 'value', value)}" for name, value in message.items() if name not in _LONG)

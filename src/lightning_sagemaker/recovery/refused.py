@@ -41,14 +41,14 @@ class CannotRecover(RecoveryError):
 
 @contextmanager
 def restarting_instead(client: CoordinatorClient, is_asked: bool) -> Iterator[None]:
-    """If what is within cannot recover, and was not asked to, all ranks exit to be started again without. Collective.
+    """If the code within cannot recover in the job, restart all ranks without recovery in the job. Collective.
 
     Args:
         client: This rank's connection to the coordinator.
-        is_asked: Whether the script has set ``recovery="in_job"``.
+        is_asked: Whether the script has set ``recovery="in_job"``; then raise instead.
 
     Raises:
-        CannotRecover: If it has, or if an earlier fit has recovered, which would be repeated.
+        CannotRecover: If it has, or if an earlier fit has completed, which a restart would repeat.
 
     """
     try:
@@ -67,13 +67,13 @@ def restarting_instead(client: CoordinatorClient, is_asked: bool) -> Iterator[No
 
 
 def check(trainer: Any) -> None:
-    """Refuse what cannot be repeated after a loss, or reproduced by a replacement.
+    """Raise for features that cannot be repeated after a loss, or reproduced by a replacement.
 
     Args:
         trainer: The Trainer, with its module.
 
     Raises:
-        CannotRecover: If the script uses it.
+        CannotRecover: If the script uses one.
 
     """
     if not trainer.lightning_module.automatic_optimization:

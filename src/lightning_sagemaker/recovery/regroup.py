@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a lost rank to the next quorum, whose ranks all have the training state, for the Trainer and for Fabric."""
+"""Forms the next quorum after a loss and sends the training state to its new ranks, for the Trainer and for Fabric."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import torch.distributed as dist
 from lightning_sagemaker.recovery import wire
 from lightning_sagemaker.recovery.coordinator_client import RecoveryError
 from lightning_sagemaker.recovery.job_rank import JobRank
-from lightning_sagemaker.recovery.transfer import give, take
+from lightning_sagemaker.recovery.transfer import receive, send
 from lightning_sagemaker.recovery.wire import End, Reply
 
 _log = logging.getLogger(__name__)
@@ -26,13 +26,13 @@ _log = logging.getLogger(__name__)
 _NOTICE = 2.0
 """Seconds to wait for the notification of a loss after a collective has failed."""
 _FAILED = ("gloo", "NCCL", "nccl", "Connection", "connection", "process group", "Broken pipe", "Socket", "socket")
-"""Substrings of a collective's error messages, which are RuntimeErrors. A store's have none of them, but a class."""
+"""Substrings of messages of a failed collective's RuntimeError. A store's errors have a class of their own instead."""
 
 
 S = TypeVar("S")
 
 
-class NobodyLeft(RecoveryError):
+class StateLost(RecoveryError):
     """No rank has the training state."""
 
 
@@ -44,8 +44,8 @@ def is_loss(error: BaseException, rank: JobRank, step: int) -> bool:
     """Whether an error is from a collective that a rank did not join.
 
     Args:
-        error: What was raised.
-        rank: This process.
+        error: The exception.
+        rank: This process as a rank of the job.
         step: The last committed step. If a connection was lost and no rank, all ranks repeat the next one.
 
     """
@@ -53,7 +53,7 @@ def is_loss(error: BaseException, rank: JobRank, step: int) -> bool:
         return True
     if not _is_of_collective(error):
         return False
-    if not _has_changed(rank):  # a connection was lost, and no rank
+    if not _has_changed(rank):  # a connection was lost, but no rank
         _log.warning(
             "rank %s: repeating a step, though no rank was lost: %s: %s", rank.number, type(error).__name__, error
         )
@@ -75,10 +75,10 @@ def _has_changed(rank: JobRank) -> bool:
 
 
 def restart_after_losses(rank: JobRank) -> None:
-    """Have this process end with :data:`~.wire.RESTART` if it fails because others were lost, as before the first step.
+    """Make this process exit with :data:`~.wire.RESTART` if it fails because others were lost, as before the first step.
 
     Args:
-        rank: This process.
+        rank: This process as a rank of the job.
 
     """
     if rank.follows:
@@ -87,8 +87,8 @@ def restart_after_losses(rank: JobRank) -> None:
 
     def failed(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         hook(kind, error, trace)
-        # Ranks that change outside of the loops do so in the sanity check.
-        if isinstance(error, (NobodyLeft, RanksChanged)) or (_is_of_collective(error) and _has_changed(rank)):
+        # Outside of the loops, ranks may change in the sanity check.
+        if isinstance(error, (StateLost, RanksChanged)) or (_is_of_collective(error) and _has_changed(rank)):
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(wire.RESTART)
@@ -98,12 +98,12 @@ def restart_after_losses(rank: JobRank) -> None:
 
 @dataclass(frozen=True)
 class Parts:
-    """Shards of weights and optimizer states, of which each rank of a replica has its own.
+    """Sends shards of weights and optimizer states, which differ between the ranks of a replica.
 
     Attributes:
-        size: Ranks of a replica.
-        own: Returns those of this rank.
-        put: Takes over those of another replica's rank.
+        size: Number of ranks of a replica.
+        own: Returns this rank's shards.
+        put: Takes over the shards of another replica's rank.
 
     """
 
@@ -112,7 +112,7 @@ class Parts:
     put: Callable[[Any], None]
 
     def sources(self, reply: Reply) -> dict[int, int | None]:
-        """Rank that lacks its shards -> one that has the same; None: there is none left."""
+        """Rank that lacks its shards -> a rank that has the same ones; None if none is left."""
         order, holders = reply["order"], reply["holders"]
         found: dict[int, int | None] = {}
         for number, rank in enumerate(rank for rank in order if rank not in holders):
@@ -125,12 +125,12 @@ class Regroup(Generic[S]):
     """Forms the next quorum, and sends the training state to ranks that lack it.
 
     Args:
-        rank: This process.
+        rank: This process as a rank of the job.
         form: Creates the default group of a quorum, and updates the strategy's ranks. Collective over them.
         state: This rank's training state, which others may need.
-        take_over: Takes over another rank's.
+        take_over: Takes over another rank's training state.
         leave: Called before this process exits because its host leaves the job.
-        parts: What ``state`` does not have, as only some ranks have the same.
+        parts: State that only some ranks share, and that is not in ``state``.
 
     """
 
@@ -149,13 +149,13 @@ class Regroup(Generic[S]):
     def __call__(
         self, at: Callable[[], list[int] | None], step: Callable[[], int], device: torch.device, *, admits: bool = True
     ) -> End | None:
-        """Collective over the remaining ranks, and replacements that have arrived.
+        """Form the next quorum. Collective over the remaining ranks and replacements that have arrived.
 
         Args:
             at: This rank's training position; None if it has no state.
             step: The last committed step.
             device: Device for received tensors that are on an accelerator at their source.
-            admits: Whether replacements join, and get the state. Within an evaluation they wait.
+            admits: Whether replacements join and receive the state. Within an evaluation they wait.
 
         Returns:
             Why the job cannot continue; None if it can.
@@ -172,7 +172,7 @@ class Regroup(Generic[S]):
             if reply["kind"] == "leave":
                 self._exit()
             if reply["kind"] == "alone":
-                raise NobodyLeft(
+                raise StateLost(
                     "No remaining rank has the training state. HINT: start the job again; it resumes from its last "
                     "checkpoint."
                 )
@@ -198,7 +198,7 @@ class Regroup(Generic[S]):
         order, sources = reply["order"], reply["sources"]
         parts = {} if self._parts is None else self._parts.sources(reply)
         if not sources or None in parts.values():
-            raise NobodyLeft(
+            raise StateLost(
                 "All ranks, or all that have the same shards, were in the middle of a step when one was lost. HINT: start"
                 " the job again; it resumes from its last checkpoint."
             )
@@ -220,18 +220,18 @@ class Regroup(Generic[S]):
         device: torch.device,
     ) -> None:
         if self._rank.number == source:
-            give(state(), order.index(rank))
+            send(state(), order.index(rank))
         elif self._rank.number == rank:
-            take_over(take(order.index(source), device))
+            take_over(receive(order.index(source), device))
 
 
 def end_of_job(end: End, world_size: int, path: object) -> RecoveryError:
-    """Why a job ends that cannot continue.
+    """The error of a job that cannot continue.
 
     Args:
-        end: From the coordinator.
-        world_size: Shards of the job.
-        path: The checkpoint that was written.
+        end: The reason, from the coordinator.
+        world_size: Number of shards of the job.
+        path: Path of the checkpoint that was written.
 
     """
     if collective := end.get("collective"):

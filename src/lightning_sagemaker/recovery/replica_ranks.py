@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks that have one replica of a model together, each a shard: they are lost together, and admitted together.
+"""Ranks that share one sharded replica of a model: they are lost together, and join together.
 
-A replica is of consecutive ranks, so its hosts are too.
+A replica consists of consecutive ranks, so its hosts are consecutive, too.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from collections.abc import Collection
 
 
 def replica_of(rank: int, size: int) -> range:
-    """The ranks of a rank's replica.
+    """The ranks of the replica that a rank belongs to.
 
     Args:
         rank: A rank of the job.
-        size: Ranks of a replica.
+        size: Number of ranks of a replica.
 
     """
     first = rank - rank % size
@@ -22,11 +22,11 @@ def replica_of(rank: int, size: int) -> range:
 
 
 def complete(ranks: Collection[int], size: int) -> list[int]:
-    """Those of ``ranks`` whose replica is among them, in the same order.
+    """The elements of ``ranks`` whose replica is complete among them, in the same order.
 
     Args:
         ranks: Ranks of the job.
-        size: Ranks of a replica.
+        size: Number of ranks of a replica.
 
     """
     there = set(ranks)

@@ -2,7 +2,7 @@
 """Replicas of a model, each sharded across several ranks: the process groups within one and across them, in each quorum.
 
 Parameters are gathered, and gradients are reduced, within a replica as in FSDP; then each rank's shards are averaged with
-those of the same shards in the other replicas. A replica that loses a rank is lost, and the others go on without it.
+the same shards of the other replicas. A replica that loses a rank is lost, and the others continue without it.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ class Replicas:
     """The replicas of a job.
 
     Args:
-        size: Ranks of each, which are consecutive.
-        device_type: Type of their parameters' devices.
-        dimension: Name of the mesh's dimension.
+        size: Number of ranks of each replica, which are consecutive.
+        device_type: Device type of the parameters.
+        dimension: Name of the device mesh's dimension.
 
     Attributes:
-        across: Group of the ranks that have the same shards as this one.
+        across: Process group of the ranks that hold the same shards as this one.
 
     """
 
@@ -43,26 +43,26 @@ class Replicas:
 
     @property
     def mesh(self) -> DeviceMesh:
-        """The ranks of this one's replica."""
+        """Device mesh of the ranks of this rank's replica."""
         assert self._mesh is not None
         return self._mesh
 
     def follow(self, module: nn.Module) -> None:
-        """Have a module that is sharded on :attr:`mesh` use the groups of each quorum.
+        """Make a module that is sharded on :attr:`mesh` use the groups of each quorum.
 
         Raises:
-            NameGone: If this torch is a newer one, of which it is not known how.
+            NameGone: If this version of torch is too new to know how.
 
         """
         check_names(module, self.mesh)
         self._modules.add(module)
 
     def form(self, order: Sequence[int], timeout: timedelta) -> None:
-        """Create the groups of a quorum, whose default group there is. Collective over it.
+        """Create the groups of a quorum, after its default group. Collective over it.
 
         Args:
-            order: Its ranks in the job.
-            timeout: For the creation.
+            order: Global ranks of the quorum.
+            timeout: Time limit of the creation.
 
         Raises:
             RecoveryError: If a replica is incomplete, as after a loss outside of a fit.

@@ -12,23 +12,23 @@ import torch
 
 
 def seed_batch(seed: int, batch: int, shard: int) -> None:
-    """Seed a batch: a function of the job's seed, the batch index and its shard, whichever rank trains on it."""
+    """Seed all generators for a batch, by the job's seed, the batch index and its shard, whichever rank trains on it."""
     seed_all(seed, batch, shard)
 
 
 def with_seed(batch: object, *numbers: int) -> object:
-    """Indices of a batch whose data draws a function of some numbers, such as a collator's masks, whoever loads it.
+    """Batch indices that seed the generators when the batch is loaded, so that random data is the same on any rank.
 
     Args:
-        batch: As its sampler yields it; only a list can say when it is loaded.
-        numbers: The job's seed and the batch's place.
+        batch: Indices as the sampler yields them; only lists are supported, others are returned unchanged.
+        numbers: The job's seed and the batch's position.
 
     """
     return _SeededBatch(batch, numbers) if type(batch) is list else batch
 
 
 class _SeededBatch(list[object]):
-    """Its samples are read, in a worker or not, when it is iterated."""
+    """Seeds when iterated, which is when its samples are read, in a worker or not."""
 
     def __init__(self, indices: Iterable[object], numbers: tuple[int, ...]) -> None:
         super().__init__(indices)
@@ -43,14 +43,14 @@ class _SeededBatch(list[object]):
 
 
 _DATA = 1
-"""So that data draws other numbers than training on it."""
+"""Makes random numbers of data loading differ from those of training on the same batch."""
 
 
 def seed_all(*numbers: int) -> None:
-    """Seed all generators of this process with a function of some numbers."""
-    # At each batch: NumPy's SeedSequence would take several times as long.
+    """Seed all generators of this process with a hash of ``numbers``."""
+    # Called for each batch: NumPy's SeedSequence would take several times as long.
     number = int.from_bytes(blake2b(repr([*map(int, numbers)]).encode(), digest_size=8).digest(), "little")
-    # torch.manual_seed looks for every kind of device, which takes a millisecond.
+    # torch.manual_seed seeds every kind of device, which takes a millisecond.
     torch.default_generator.manual_seed(number)
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.manual_seed_all(number)

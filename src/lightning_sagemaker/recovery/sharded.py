@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from lightning_sagemaker._compat.sharding import with_local
 
 _SHARD = "shard of a DTensor"
-"""Marks one, in a tuple with its tensor."""
+"""Marks a shard, in a tuple with its tensor."""
 
 
 def encode(value: Any) -> Any:
@@ -27,7 +27,7 @@ def encode(value: Any) -> Any:
 
 
 def decode(state: dict[str, Any], like: dict[str, Tensor]) -> dict[str, Any]:
-    """A module's state from what :func:`encode` has made of another rank's.
+    """Decode a module's state dict that :func:`encode` has encoded on another rank.
 
     Args:
         state: Name -> a tensor, or a marked shard.
@@ -38,11 +38,11 @@ def decode(state: dict[str, Any], like: dict[str, Tensor]) -> dict[str, Any]:
 
 
 def decode_states(state: dict[str, Any], optimizer: Optimizer) -> dict[str, Any]:
-    """An optimizer's state, likewise: its tensors are sharded like their parameters.
+    """Decode an optimizer's state dict, whose tensors are sharded like their parameters.
 
     Args:
-        state: From :func:`encode`, of its ``state_dict``.
-        optimizer: The one here.
+        state: The other rank's ``state_dict``, encoded by :func:`encode`.
+        optimizer: The optimizer of this rank.
 
     """
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]

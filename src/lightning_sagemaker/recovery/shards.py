@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A job's data is split into as many *shards* as it has ranks; another rank adopts the shard of a lost one.
+"""A job's data is split into as many *shards* as it has ranks; another rank adopts the shard of a lost rank.
 
 So a step trains on the same samples in the same batches, whichever ranks are left, and the mean over the shards is the
 same gradient.
@@ -22,7 +22,7 @@ from lightning_sagemaker.recovery.seeds import with_seed
 
 _SAMPLERS_RANK = re.compile(r"(batch_)?sampler\..*\brank$")
 EVALUATION = -1
-"""In the place of an epoch's number: each evaluation draws the same."""
+"""Replaces the epoch's number: each evaluation draws the same random numbers."""
 
 
 def adopted(order: Sequence[int], world_size: int) -> dict[int, list[int]]:
@@ -40,14 +40,14 @@ def rank_of(shard: int, order: Sequence[int], world_size: int) -> int:
 
 
 def deal(loader: Any, seed: int) -> None:
-    """Give each rank access to the batches of the others.
+    """Prepare a loader so that each rank can load the batches of the others.
 
     Args:
         loader: The training loader.
         seed: The job's seed of random numbers.
 
     Raises:
-        CannotRecover: If its order is not one of a ``DistributedSampler``.
+        CannotRecover: If its order is not that of a ``DistributedSampler``.
 
     """
     sampler = getattr(loader, "sampler", None)
@@ -86,10 +86,10 @@ def loader_of(loader: Any, shard: int, begin: int, seeds: tuple[int, int]) -> It
     """A shard's batches of the current epoch, from batch ``begin`` on, read and collated like the loader's.
 
     Args:
-        loader: This rank's.
-        shard: One of the job's.
-        begin: Number of the first batch.
-        seeds: The job's seed, and the epoch's number, from which what the data draws follows.
+        loader: This rank's loader.
+        shard: The shard.
+        begin: Index of the first batch.
+        seeds: The job's seed and the epoch's number, which seed the random numbers of data loading.
 
     """
     keep = ("num_workers", "collate_fn", "pin_memory", "timeout", "worker_init_fn", "multiprocessing_context")
@@ -102,14 +102,14 @@ def loader_of(loader: Any, shard: int, begin: int, seeds: tuple[int, int]) -> It
 
 
 def with_place(batch: object, number: int, shard: int, seed: int, epoch: int) -> object:
-    """The indices of a batch; what its data draws is a function of its place, whichever rank loads it."""
+    """The indices of a batch, whose data loading is seeded by its position, whichever rank loads it."""
     return with_seed(batch, seed, (epoch << 32) + number, shard)
 
 
 def as_shard(positions: Positions, shard: int) -> None:
     """Convert the positions of another rank's loaders to those of a shard; they differ in the samplers' rank.
 
-    A sampler may be reached by other ways first: Lightning keeps the arguments of batch samplers that a hook makes.
+    A sampler may appear at several paths, as Lightning keeps the arguments of batch samplers that a hook creates.
     """
     for position in chain(positions["training"], positions["validation"]):
         for captured in filter(None, ((position or {}).get(name) for name in ("birth", "order", "now"))):
@@ -117,7 +117,7 @@ def as_shard(positions: Positions, shard: int) -> None:
 
 
 class _Shards:
-    """Returns a rank's shards. Its function leads to the training's state, such as the current batch."""
+    """Returns a rank's shards. A class, as its function refers to the training's state, such as the current batch."""
 
     holds_no_order = True
 
@@ -131,7 +131,7 @@ class _Sharded:
     def __init__(self, loader: Any, name: str, shards: Callable[[], Sequence[int]], seed: int, limit: float) -> None:
         self._own, self._sampler, self._shards = getattr(loader, name), loader.sampler, _Shards(shards)
         self._seed, size = seed, len(self._own)
-        self._limit = min(size, limit) if isinstance(limit, int) else int(size * limit)  # as Lightning's of one loader
+        self._limit = min(size, limit) if isinstance(limit, int) else int(size * limit)  # as in Lightning
 
     def __getattr__(self, name: str) -> Any:
         return getattr(vars(self)["_own"], name)
@@ -150,12 +150,12 @@ class _Sharded:
 
 
 def is_distributed(loader: Any) -> bool:
-    """Whether an evaluation loader has this rank's shard of the data, not all of it."""
+    """Whether an evaluation loader has this rank's shard of the data rather than all of it."""
     return isinstance(loader, DataLoader) and isinstance(loader.sampler, DistributedSampler)
 
 
 def set_epoch(loader: Any, epoch: int) -> None:
-    """Have a loader's sampler draw the order of an epoch."""
+    """Make a loader's sampler draw the order of an epoch."""
     for sampler in (loader.sampler, loader.batch_sampler):
         if hasattr(sampler, "set_epoch"):
             sampler.set_epoch(epoch)
@@ -165,13 +165,13 @@ def evaluate_shards(loader: Any, shards: Callable[[], Sequence[int]], seed: int,
     """Make an evaluation loader return the batches of all of this rank's shards.
 
     Args:
-        loader: One whose data is not distributed is not changed.
-        shards: Says which are this rank's.
+        loader: Evaluation loader; not changed if its data is not distributed.
+        shards: Returns this rank's shards.
         seed: The job's seed of random numbers.
-        limit: Lightning's of each shard: a number of batches, or a share of them (float).
+        limit: Lightning's limit for each shard: a number of batches (int), or a fraction of them (float).
 
     Returns:
-        Whether it does so: its length is then that of all of them.
+        Whether the loader was changed; its length is then that of all shards.
 
     """
     if not isinstance(loader, DataLoader):
@@ -180,8 +180,8 @@ def evaluate_shards(loader: Any, shards: Callable[[], Sequence[int]], seed: int,
     if is_distributed(loader):
         draw_together(loader.sampler, seed)
         if not isinstance(getattr(loader, name), _Sharded):
-            # torch refuses it by the plain way.
+            # torch refuses a plain assignment.
             object.__setattr__(loader, name, _Sharded(loader, name, shards, seed, limit))
-            if loader._iterator is not None:  # of persistent workers, which is begun again
+            if loader._iterator is not None:  # that of persistent workers, which must be recreated
                 loader._iterator._index_sampler = loader._index_sampler
     return isinstance(getattr(loader, name), _Sharded)

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Connections of a process group, which are shut down to abort what waits on them.
+"""Shuts down connections of a process group, to abort collectives that wait on them.
 
 gloo waits for a peer that is frozen or cut off until its time limit of half an hour, and its ``abort`` does nothing
-(torch 2.13). Shutting down a connection wakes it at once: its thread reads the end, and fails all that is pending.
+(torch 2.13). Shutting down a connection wakes it at once: its thread reads end-of-file and fails all pending operations.
 
 Only reading is shut down, and a copy keeps the connection open when gloo closes it, so that writing does not fail, here or
-at the peer: what gloo's thread begins to send on a peer's request, and cannot, is lost, and who waits for it is not woken.
+at the peer: if gloo's thread fails to send what a peer has requested, the error is lost and its waiter is not woken.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ _OPEN = "/proc/self/fd"
 
 
 Socket = tuple[int, str]
-"""Number of a file descriptor, and the kernel's name of its socket: the number alone may soon be another socket's."""
+"""A file descriptor, and the kernel's name of its socket, as the descriptor may soon be reused for another one."""
 
 
 def open_sockets() -> set[Socket]:
-    """This process's sockets; none where there is no ``/proc``."""
+    """This process's sockets; empty if there is no ``/proc``."""
     found = set()
     with contextlib.suppress(OSError):
         for name in os.listdir(_OPEN):
@@ -33,7 +33,7 @@ def open_sockets() -> set[Socket]:
 
 
 class ShutDown:
-    """Connections that have been shut down, and are open nevertheless."""
+    """Connections that were shut down but whose descriptors are still open."""
 
     def __init__(self) -> None:
         self._copies: dict[str, socket.socket] = {}
@@ -42,7 +42,7 @@ class ShutDown:
         """Shut down connections between ranks; their descriptors stay open until their owner closes them.
 
         Args:
-            sockets: From :func:`open_sockets`. Unix sockets, such as those of loader workers, are left alone.
+            sockets: Sockets from :func:`open_sockets`. Unix sockets, such as those of loader workers, are skipped.
             but_at: A port of this process: connections accepted on it are not shut down.
 
         """
@@ -61,6 +61,6 @@ class ShutDown:
                         copy.close()
 
     def close(self) -> None:
-        """Close them: the peers have noticed the loss themselves."""
+        """Close the connections, once the peers have noticed the loss themselves."""
         while self._copies:
             self._copies.popitem()[1].close()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An optimizer step over all shards: other ranks train on those of lost ranks."""
+"""An optimizer step over all shards: remaining ranks train on those of lost ranks, too."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ class Steps:
     """The steps of a fit.
 
     Args:
-        trainer: Whose they are.
-        modules: A walk over the module that is trained; each step looks.
-        shard: This rank's own.
-        world_size: Shards of the job.
+        trainer: The Trainer.
+        modules: A walk over the trained module, repeated in each step.
+        shard: This rank's own shard.
+        world_size: Number of shards of the job.
         seed: The job's seed of random numbers.
-        commit: Has all ranks agree on a step whose gradients are reduced. It is given whether this rank's are valid, and
-            what to do while they agree: nothing that another rank takes part in.
+        commit: Votes on a step whose gradients are reduced. Its arguments are whether this rank's are valid, and a function
+            to run while the votes are collected, without collectives.
         replicas: Replicas of the model, if each is sharded across several ranks.
 
     """
@@ -70,7 +70,7 @@ class Steps:
         return [self._shard, *self._adopted]
 
     def with_place(self, batch: object, number: int) -> object:
-        """The indices of a batch of this rank's own shard; what its data draws is a function of its place."""
+        """The indices of a batch of this rank's own shard, whose data loading is seeded by its position."""
         epoch = self._trainer.fit_loop.epoch_progress.current.processed
         return shards.with_place(batch, number, self._shard, self.seed, epoch)
 
@@ -92,7 +92,7 @@ class Steps:
         self._reduces_in_this_backward = False
 
     def begin_batch(self, batch: Any, batch_idx: int) -> None:
-        """Lightning begins a batch of this rank's own shard."""
+        """Start a batch of this rank's own shard."""
         self._evaluation.close()
         self._batch = batch
         if not self._batches:
@@ -102,17 +102,17 @@ class Steps:
         self._seed(batch_idx, self._shard)
 
     def begin_validation(self) -> None:
-        """A validation begins: it uses the buffers of the last step's end, on all ranks."""
+        """Start a validation, with the buffers of the last step's end on all ranks."""
         if self._batches:
             self._evaluation.enter_context(self._buffers.of_start())
 
     def evaluation_step(self) -> AbstractContextManager[None]:
-        """Within it is a batch of a validation: while a rank is missing others have more, so no collective matches."""
+        """Context for a validation batch, in which collectives are refused while ranks have different numbers of batches."""
         return self._reductions.apart(keeps=False) if self._has_missing_ranks else nullcontext()
 
     @contextmanager
     def evaluation_end(self) -> Iterator[None]:
-        """Within it are the hooks after a validation's batches; means that they log are then over the shards."""
+        """Context for the hooks after a validation's batches, in which logged means are over the shards."""
         if not self._shards_are_unequal:
             yield
             return
@@ -128,23 +128,23 @@ class Steps:
         """Compute the mean of gradients over all shards. Collective.
 
         Args:
-            optimizer: Whose step it is.
-            closure: Lightning's, for the own shard's last batch; its result is returned.
+            optimizer: Optimizer of the step.
+            closure: Lightning's closure, for the own shard's last batch; its result is returned.
 
         """
         adopted = self._train_adopted(optimizer) if self._adopted else {}
         self._means.begin(self._parameters, adopted)
         with self._reductions.own() if self._has_missing_ranks else nullcontext():
             result = closure()
-        self.reduce()  # if there was no loss to differentiate
+        self.reduce()  # in case there was no loss to differentiate
         self._batches = []
         return result
 
     def reduce(self) -> bool:
-        """After the step's last backward pass: have the means in the place of the gradients. Collective.
+        """Replace the gradients by their means after the step's last backward pass. Collective.
 
         Returns:
-            Whether hooks may see the gradients: not after an adopted shard's last backward pass, whose means are to come.
+            Whether hooks that read gradients may be called: not after an adopted shard's backward pass.
 
         """
         if not self._means.is_under_way:
@@ -160,7 +160,7 @@ class Steps:
         return True
 
     def release(self) -> None:
-        """The fit is over."""
+        """Release the hooks, at the end of the fit."""
         self._means.release()
 
     @property
@@ -170,7 +170,7 @@ class Steps:
         return [one for one in found if one.requires_grad]
 
     def _train_adopted(self, optimizer: Any) -> dict[torch.nn.Parameter, torch.Tensor]:
-        """Gradients of the step's batches of adopted shards; those of the own shard stay as they are."""
+        """Gradients of the step's batches of adopted shards; the own shard's gradients are not changed."""
         parameters, found = self._parameters, dict[torch.nn.Parameter, torch.Tensor]()
         own = [parameter.grad for parameter in parameters]
         for shard in self._adopted:
@@ -206,7 +206,7 @@ class Steps:
             call_strategy(trainer, "backward", loss, optimizer)
 
     def _iterator(self, shard: int) -> Iterator[Any]:
-        """Of the present epoch, from the step's first batch on."""
+        """A shard's batches of the current epoch, from the step's first batch on."""
         epoch = self._trainer.fit_loop.epoch_progress.current.processed
         if epoch != self._epoch:
             self._epoch, self._iterators = epoch, {}

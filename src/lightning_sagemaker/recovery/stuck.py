@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A process whose collective does not end, though it was aborted, exits: it is restarted, and nothing waits for it.
+"""Exits a process whose aborted collective does not end: it is restarted, and nothing waits for it.
 
-gloo can lose what it had to wake: its thread drops a message that it cannot send to a rank that has just died.
+gloo can lose a wake-up: its thread drops a message that it cannot send to a rank that has just died.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ import time
 from collections.abc import Callable
 
 PATIENCE = 5.0
-"""Seconds in one collective after it was aborted; it takes milliseconds."""
+"""Seconds that an aborted collective may take; normally it takes milliseconds."""
 _AGAIN = 0.25
-"""Seconds between two looks."""
+"""Seconds between two checks."""
 _COLLECTIVES = (
     "torch.distributed.distributed_c10d",
     "torch.distributed._functional_collectives",
     "torch.distributed.fsdp",
     "lightning_sagemaker.recovery.gradients",
 )
-"""Modules in which a thread waits for one. In others it computes, or waits for data, and ends this in its own time."""
+"""Modules in which a thread waits for a collective. In others it computes or waits for data, which ends by itself."""
 
 
 def exit_if_stuck(is_left: Callable[[], bool], patience: float = PATIENCE) -> None:
     """Watch this process in another thread, after its collectives were aborted.
 
     Args:
-        is_left: Whether it has left them.
-        patience: Seconds that one may take.
+        is_left: Whether the process has left its collectives.
+        patience: Seconds that an aborted collective may take.
 
     """
     threading.Thread(target=_watch, args=(is_left, patience), name="stuck", daemon=True).start()
@@ -52,7 +52,7 @@ def _watch(is_left: Callable[[], bool], patience: float) -> None:
 
 
 def _waiting() -> list[tuple[int, int, int]]:
-    """Thread, frame and instruction of each wait for a collective."""
+    """Thread, frame and instruction of each thread that waits for a collective."""
     frames = sys._current_frames()
     return [
         (thread, id(frame), frame.f_lasti)

@@ -18,11 +18,11 @@ def recovers_in_job(recovery: str | None) -> bool:
     """Whether a strategy recovers in the job.
 
     Args:
-        recovery: ``"in_job"``; ``"restart"``: the job restarts from a checkpoint; None: in the job
-            where a supervisor started this process.
+        recovery: ``"in_job"``; ``"restart"`` to restart the job from a checkpoint; None for in the job
+            if a supervisor started this process.
 
     Raises:
-        ValueError: If it is another value.
+        ValueError: If ``recovery`` has another value.
 
     """
     if recovery not in (None, "in_job", "restart"):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks that cannot do without each other, as each has a part of the model: when one is lost, all are started again.
+"""Recovery by restarts, for ranks that each hold a part of the model: when one is lost, all are restarted.
 
-The coordinator brings them together as it does those that recover in the job, so it notices a frozen rank too, and a
-restart is that of the processes only. They do not vote: rank zero reports its steps.
+The coordinator supervises them like ranks that recover in the job, so it detects a frozen rank too, and a
+restart is one of processes only. They do not vote: rank zero reports its steps.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ _of_process: TogetherRank | None = None
 
 
 class TogetherRank:
-    """This process, which has met the others.
+    """This process, after it has joined the others.
 
     Args:
-        number: Its rank.
+        number: Global rank.
         world_size: Number of ranks.
 
     Attributes:
-        address: Host and port of the store by which ``init_process_group`` finds the others; ``MASTER_ADDR`` and
-            ``MASTER_PORT`` hold them from now on.
-        restarts: Whether there has been another process in its place.
+        address: Host and port of the store for ``init_process_group``, which ``MASTER_ADDR`` and
+            ``MASTER_PORT`` are set to.
+        restarts: Whether this process replaces an earlier one.
 
     Raises:
         RecoveryError: If some ranks are to join later.
@@ -63,7 +63,7 @@ class TogetherRank:
         os.environ.update(
             MASTER_ADDR=self.address[0], MASTER_PORT=str(self.address[1]), TORCHELASTIC_USE_AGENT_STORE="True"
         )
-        os.environ.setdefault("TORCHELASTIC_RESTART_COUNT", "0")  # torch 2.5 asks for it where an agent has the store
+        os.environ.setdefault("TORCHELASTIC_RESTART_COUNT", "0")  # torch 2.5 reads it if an agent serves the store
         self._has_failed = self._has_finished = False
         hook = sys.excepthook
 
@@ -75,23 +75,23 @@ class TogetherRank:
         atexit.register(self.finish)
 
     def report(self, step: int) -> None:
-        """Say that a step is over."""
+        """Report a completed step."""
         self._client.report(step)
 
     def finish(self) -> None:
-        """Say that nothing is left for which a rank that is lost would be missed, unless the script has failed."""
+        """Report the end of training, after which a lost rank is not replaced, unless the script has failed."""
         if not self._has_finished and not self._has_failed:
             self._has_finished = True
             self._client.finish()
 
 
 def _end() -> None:
-    """Another rank is lost. What this one waits for would not return."""
+    """Exit, as another rank is lost and a collective that this one waits for would not return."""
     os._exit(wire.RESTART)
 
 
 def meet(number: int, world_size: int) -> TogetherRank:
-    """Wait for the other ranks. Collective; the first call of a process counts."""
+    """Wait for the other ranks. Collective; later calls in a process return the first one's result."""
     global _of_process
     if _of_process is None:
         _of_process = TogetherRank(number, world_size)
@@ -103,21 +103,21 @@ def meet(number: int, world_size: int) -> TogetherRank:
 
 
 class RestartsTogether(Callback):
-    """The first of a Trainer's callbacks: has a restarted fit resume, and says how far it is, and when it is over."""
+    """The first of a Trainer's callbacks: makes a restarted fit resume, and reports its steps and its end."""
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Have checkpoints searched."""
+        """Enable the search for checkpoints."""
         if _of_process is not None and _of_process.restarts:
             for callback in callbacks_of(trainer):
                 if isinstance(callback, AutoResume):
                     callback.search()
 
     def on_train_batch_end(self, trainer: Trainer, *_: object) -> None:
-        """Called for each batch."""
+        """Report the step."""
         if trainer.is_global_zero and _of_process is not None:
             _of_process.report(trainer.global_step)
 
     def on_fit_end(self, *_: object) -> None:
-        """What follows is not repeated if a rank is lost."""
+        """Report the end, as later code is not repeated if a rank is lost."""
         if _of_process is not None:
             _of_process.finish()

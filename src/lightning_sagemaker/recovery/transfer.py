@@ -17,7 +17,7 @@ class _Place:
         self.shape, self.dtype, self.device = tuple(tensor.shape), tensor.dtype, tensor.device.type
 
 
-def give(state: Any, to: int) -> None:
+def send(state: Any, to: int) -> None:
     """Send ``state``, of plain containers and tensors, to a rank of the default group."""
     tensors: list[torch.Tensor] = []
     skeleton = _replaced(state, tensors)
@@ -31,11 +31,11 @@ def give(state: Any, to: int) -> None:
             dist.send(tensor.detach().contiguous(), to)
 
 
-def take(source: int, device: torch.device) -> Any:
-    """Receive what :func:`give` sends.
+def receive(source: int, device: torch.device) -> Any:
+    """Receive a state that :func:`send` sends.
 
     Args:
-        source: Rank of the default group that sends.
+        source: Sending rank of the default group.
         device: Device for tensors that are on an accelerator at the source.
 
     """
@@ -43,7 +43,7 @@ def take(source: int, device: torch.device) -> Any:
     dist.recv(size, source)
     head = torch.empty(int(size), dtype=torch.uint8)
     dist.recv(head, source)
-    # As torch's own all_gather_object: from a rank of this job, and the module's own objects may be in it.
+    # Unpickles as torch's all_gather_object does: the sender is a rank of this job, and the state may hold any objects.
     skeleton = torch.load(io.BytesIO(head.numpy().tobytes()), weights_only=False)
     return _filled(skeleton, source, device)
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether ranks still train the same weights after one was replaced.
+"""Checks that ranks still train the same weights after one was replaced.
 
-A replacement gets what checkpoints have, and plain attributes. A script may keep something else that decides its updates,
-such as a scheduler object of its own, and then the ranks would silently train different models.
+A replacement receives the content of checkpoints, and plain attributes. A script may have other state that affects updates,
+such as a custom scheduler object, and then the ranks would silently train different models.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from lightning_sagemaker.recovery.coordinator_client import CoordinatorClient
 from lightning_sagemaker.recovery.refused import CannotRecover, restarting_instead
 
 _VOTES = 6
-"""Steps whose weights are compared after a change of ranks; those of the first have just been handed over."""
+"""Steps whose weights are compared after a change of ranks; those of the first have just been transferred."""
 _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -23,7 +23,7 @@ class WeightsCheck:
     """Compares the weights of all ranks in the votes on the steps that follow a change of ranks.
 
     Args:
-        compares: Whether all ranks have the same; not the shards of a sharded model.
+        compares: Whether all ranks have the same weights, unlike shards of a sharded model.
         client: This rank's connection to the coordinator.
         is_asked: Whether the script has set ``recovery="in_job"``.
 
@@ -33,7 +33,7 @@ class WeightsCheck:
         self._compares, self._client, self._is_asked, self._left = compares, client, is_asked, 0
 
     def begin(self) -> None:
-        """The ranks have changed."""
+        """Start comparing, as the ranks have changed."""
         self._left = _VOTES if self._compares else 0
 
     def sum(self, module: nn.Module) -> int | None:
@@ -52,10 +52,10 @@ class WeightsCheck:
         return int(total)
 
     def checked(self, decision: wire.Reply) -> wire.Reply:
-        """What the votes have decided. If the weights differ, all ranks restart together.
+        """Check the decision on a vote. If the weights differ, all ranks restart together.
 
         Raises:
-            CannotRecover: Instead, if the script has asked for recovery in the job.
+            CannotRecover: Instead, if the script has set ``recovery="in_job"``.
 
         """
         with restarting_instead(self._client, self._is_asked):

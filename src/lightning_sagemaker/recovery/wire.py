@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages between the ranks and their coordinator: four bytes of length, then JSON; and their variables.
+"""Messages between ranks and coordinator (four bytes of length, then JSON), and the environment variables for them.
 
-A rank sends :class:`Hello`, then requests; the coordinator answers with a :class:`Reply`, which has the request's id, and
-sends notices when it likes. docs/recovery.md has the sequence of messages when a rank dies.
+A rank sends :class:`Hello`, then requests; the coordinator responds with a :class:`Reply`, which has the request's id, and
+sends notices at any time. docs/recovery.md has the sequence of messages when a rank dies.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ TOKEN = "LIGHTNING_SAGEMAKER_COORDINATOR_TOKEN"
 HOST = "LIGHTNING_SAGEMAKER_HOST"
 """Name or address by which other ranks reach this one's host."""
 MODE = "LIGHTNING_SAGEMAKER_RECOVERY"
-"""``in_job`` if the job's ranks continue without those that die; ``restart`` if all are restarted."""
+"""``in_job`` if the other ranks continue when one dies; ``restart`` if all are restarted."""
 
 RESTART = 75
 """Exit code of a rank that is to be restarted because another is lost: EX_TEMPFAIL of sysexits.h."""
 CANNOT = 76
-"""Exit code of a rank whose script cannot recover in the job: it is started again with the mode ``restart``."""
+"""Exit code of a rank whose script cannot recover in the job: it is restarted with the mode ``restart``."""
 
 
 Message = dict[str, Any]
@@ -35,14 +35,14 @@ Message = dict[str, Any]
 
 
 class Info(TypedDict, total=False):
-    """Facts of a rank.
+    """Information about a rank, for the other ranks and the coordinator.
 
     Attributes:
-        host: Name or address of its host.
-        store: Port of its store.
-        seed: Its seed of random numbers.
+        host: Name or address of the rank's host.
+        store: Port of the rank's store.
+        seed: The rank's seed of random numbers.
         together: Whether all ranks restart if one is lost.
-        replica: How many ranks have a replica of the model together.
+        replica: Number of ranks that share a replica of the model.
 
     """
 
@@ -54,7 +54,7 @@ class Info(TypedDict, total=False):
 
 
 class End(TypedDict, total=False):
-    """Why the job cannot continue: too few ranks, or a step that fails again and again."""
+    """Why the job cannot continue: too few ranks, or a step that fails repeatedly."""
 
     why: str
     left: int
@@ -80,10 +80,10 @@ class Start:
 
 @dataclass(frozen=True)
 class NextQuorum:
-    """The rank waits until all ranks of its quorum have asked for the next one.
+    """The rank waits until all ranks of its quorum have requested the next one.
 
     Attributes:
-        at: Its training position; None if it has no state.
+        at: Training position of the rank; None if it has no state.
         admits: Whether replacements that have arrived take part.
 
     """
@@ -97,10 +97,10 @@ class Commit:
     """The rank votes on a step of its quorum.
 
     Attributes:
-        quorum: Its number.
+        quorum: Number of the quorum.
         step: Number of the step.
         ok: Whether the rank has the gradients.
-        weights: Checksum of its weights, where they are compared.
+        weights: Checksum of the rank's weights, if they are compared.
 
     """
 
@@ -112,14 +112,14 @@ class Commit:
 
 @dataclass(frozen=True)
 class StepDone:
-    """A step is over, of ranks that do not vote. Not answered."""
+    """A step is complete, of ranks that do not vote. There is no reply."""
 
     step: int
 
 
 @dataclass(frozen=True)
 class NeedAllRanks:
-    """The steps call a collective that needs all ranks of the job. Not answered."""
+    """The steps call a collective that needs all ranks of the job. There is no reply."""
 
     quorum: int
     collective: str
@@ -127,7 +127,7 @@ class NeedAllRanks:
 
 @dataclass(frozen=True)
 class LeaveForRestart:
-    """The rank's script cannot recover in the job: answered once all ranks of the quorum have said so."""
+    """The rank's script cannot recover in the job. The reply is sent once all ranks of the quorum have sent this."""
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ class Finish:
 
 @dataclass(frozen=True)
 class Heartbeat:
-    """The rank is alive; the coordinator sends the same back, so that a rank notices that its network is cut."""
+    """The rank is alive. The coordinator returns the message, so that a rank detects a network failure."""
 
 
 Request = Start | NextQuorum | Commit | StepDone | NeedAllRanks | LeaveForRestart | Finish | Heartbeat
@@ -145,14 +145,14 @@ Request = Start | NextQuorum | Commit | StepDone | NeedAllRanks | LeaveForRestar
 
 @dataclass(frozen=True)
 class Welcome:
-    """The first notice: a rank, or the coordinator, that is silent for so many seconds is considered lost."""
+    """The first notice, with the seconds of silence after which a rank or the coordinator is considered lost."""
 
     silence: float
 
 
 @dataclass(frozen=True)
 class QuorumBroken:
-    """A rank of this quorum is lost, or it cannot go on: the step in flight is discarded."""
+    """A rank of this quorum is lost, or the quorum cannot continue: the step in flight is discarded."""
 
     quorum: int
 
@@ -167,16 +167,16 @@ NOTICES: Mapping[str, type[Notice]] = {kind.__name__: kind for kind in (Welcome,
 
 
 class Kind(str, Enum):
-    """What a rank is to do, which has asked to start or for a quorum."""
+    """What a rank does after its request to start or for a quorum."""
 
     FIRST = "first"
     """Train: all ranks have started."""
     JOIN = "join"
-    """Initialize as the others did, and then ask for their next quorum."""
+    """Initialize as the others did, and then request their next quorum."""
     QUORUM = "quorum"
-    """Go on in this quorum."""
+    """Continue in this quorum."""
     ALONE = "alone"
-    """Nobody is left that has the training state."""
+    """No rank with the training state is left."""
     LEAVE = "leave"
     """Exit, as its host leaves the job."""
     OVER = "over"
@@ -184,20 +184,20 @@ class Kind(str, Enum):
 
 
 class Reply(TypedDict, total=False):
-    """Answer to a request: a ``kind`` and what belongs to it; for :class:`Commit` a decision; else only the id.
+    """Reply to a request: a ``kind`` with its values; for :class:`Commit` a decision; else only the id.
 
     Attributes:
-        id: Number of the request.
-        kind: What a rank is to do.
-        quorum: Its number.
-        order: Its ranks.
-        sources: Those with the newest state.
-        holders: Those with the weights of the newest step.
-        infos: Facts of its ranks, in order.
-        peers: Those of the ranks that train, for one that is to join.
+        id: Id of the request.
+        kind: What the rank does next.
+        quorum: Number of the quorum.
+        order: Ranks of the quorum.
+        sources: Ranks with the newest state.
+        holders: Ranks with the weights of the newest step.
+        infos: Information about the quorum's ranks, in order.
+        peers: Information about the training ranks, for a rank that is to join.
         step: The last committed step of the job; 0 before the first.
         end: Why the job cannot continue; None if it can.
-        code: Exit code, where training is over.
+        code: Exit code, if training is over.
         commit: Whether a step is committed.
         change: Whether replacements wait.
         differ: Whether the ranks' weights differ, though they must not.
@@ -221,23 +221,23 @@ class Reply(TypedDict, total=False):
 
 
 def request_message(request: Request, number: int) -> dict[str, object]:
-    """A request as it is sent; its id is 0 if no answer is expected."""
+    """Encode a request; its id is 0 if no reply is expected."""
     return {"request": type(request).__name__, "id": number, **vars(request)}
 
 
 def request_of(message: Message) -> tuple[int, Request]:
-    """The id of a request that has been received, and the request."""
+    """Decode a received request; returns its id and the request."""
     fields = {name: value for name, value in message.items() if name not in ("request", "id")}
     return int(message["id"]), REQUESTS[message["request"]](**fields)
 
 
 def notice_message(notice: Notice) -> dict[str, object]:
-    """A notice as it is sent."""
+    """Encode a notice."""
     return {"notice": type(notice).__name__, **vars(notice)}
 
 
 def answer_of(message: Message) -> Notice | Reply:
-    """What the coordinator has sent."""
+    """Decode a received notice or reply."""
     if "notice" in message:
         return NOTICES[message.pop("notice")](**message)
     if "kind" in message:
@@ -247,17 +247,17 @@ def answer_of(message: Message) -> Notice | Reply:
 
 _HEAD = struct.Struct("!I")
 _LARGEST = 1 << 20
-"""Bytes; a message is some hundred."""
+"""Maximum bytes of a message; typical ones have some hundred."""
 
 
 def send(connection: socket.socket, message: Mapping[str, object]) -> None:
-    """Send one message; callers take turns."""
+    """Send one message. Callers must not send concurrently."""
     body = json.dumps(message).encode()
     connection.sendall(_HEAD.pack(len(body)) + body)
 
 
 def receive(connection: socket.socket) -> Message | None:
-    """The next message; None when the other side has closed, or sends an invalid message."""
+    """Receive the next message; None if the other side has closed the connection or has sent an invalid message."""
     head = _exactly(connection, _HEAD.size)
     if head is None:
         return None
@@ -284,6 +284,6 @@ def _exactly(connection: socket.socket, size: int) -> bytes | None:
 
 
 def keep_alive(connection: socket.socket) -> None:
-    """Small messages at once, and no connection that outlives its host for hours."""
+    """Send small messages at once, and enable TCP keep-alive, so that a connection to a dead host ends at some time."""
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

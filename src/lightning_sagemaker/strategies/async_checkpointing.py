@@ -33,11 +33,11 @@ class AsyncCheckpointing:
     """Mixin before :class:`~lightning_sagemaker.strategies.sharded.SMPShardedStrategy`'s base.
 
     Args:
-        async_checkpoint: Checkpoints of a fit are copied in memory and written from there asynchronously, each process
-            its shard. A failure is raised at the next checkpoint, or at the end of the fit, on all processes. Implies
+        async_checkpoint: Whether checkpoints of a fit are copied in memory and written from there asynchronously, by shards
+            of each process. A failure is raised on all processes at the next checkpoint, or at the end of the fit. Implies
             ``save_distributed_checkpoint``.
-        save_distributed_checkpoint: Each process writes its shard into a folder; else rank zero writes one file.
-        **kwargs: Those of the strategy.
+        save_distributed_checkpoint: Whether each process writes its shard into a folder, else rank zero writes one file.
+        **kwargs: Arguments of the strategy.
 
     Raises:
         MisconfigurationException: If a single file is requested for asynchronous checkpoints.
@@ -70,7 +70,7 @@ class AsyncCheckpointing:
         self._in_own_parts = async_checkpoint
         self._background: BackgroundSave | None = None
         self._own_names: list[str] = []
-        """Those of the module's ``state_dict()``, if a checkpoint has the same: not under ``torch.compile``."""
+        """Names in the module's ``state_dict()``, if a checkpoint has the same ones: not under ``torch.compile``."""
 
     @property
     def background_seconds(self) -> float:
@@ -84,7 +84,7 @@ class AsyncCheckpointing:
 
     @contextmanager
     def own_parts(self) -> Iterator[None]:
-        """Within it a checkpoint has the weights and optimizer states of this process, not copied."""
+        """Context in which a checkpoint refers to this process's weights and optimizer states without copying them."""
         before, self._in_own_parts = self._in_own_parts, True
         try:
             yield
@@ -92,20 +92,20 @@ class AsyncCheckpointing:
             self._in_own_parts = before
 
     def lightning_module_state_dict(self) -> StateDict:
-        """The weights of this process; without a copy where the checkpoint copies them anyway."""
+        """The weights of this process; not copied if the checkpoint copies them anyway."""
         if not self._in_own_parts:
             found: StateDict = super().lightning_module_state_dict()  # type: ignore[misc]
             return found
         assert self.model is not None
         own = dict(self.model.state_dict())
-        if list(own) != self._own_names:  # torch looks at each name again, which takes longer than the copies
+        if list(own) != self._own_names:  # otherwise reused: torch's traversal takes longer than the copies
             found = dict(get_model_state_dict(self.model, options=StateDictOptions()))
             self._own_names = list(own) if list(own) == list(found) else []
             return found
         return own
 
     def optimizer_state(self, optimizer: Optimizer) -> dict[str, Any]:
-        """The states of this process, likewise."""
+        """The optimizer states of this process; not copied if the checkpoint copies them anyway."""
         with exact_optimizer_states():
             if not self._in_own_parts:
                 found: dict[str, Any] = super().optimizer_state(optimizer)  # type: ignore[misc]
@@ -117,7 +117,7 @@ class AsyncCheckpointing:
         """Start writing a checkpoint; called on all processes.
 
         Raises:
-            RuntimeError: On all of them, if the last one failed.
+            RuntimeError: On all processes, if the last one failed.
 
         """
         if not self.async_checkpoint:
@@ -129,7 +129,7 @@ class AsyncCheckpointing:
         parts = parts_of(rest)
         deferred = {name: found for name, found in by_name(self.optimizers).items() if isinstance(found, Optimizer)}
         self._background.begin(parts, rest, str(filepath), deferred)
-        if self.lightning_module.trainer.state.finished:  # there is no training to overlap with
+        if self.lightning_module.trainer.state.finished:  # there is no training to overlap with any more
             self.finish_saving()
 
     def barrier(self, name: str | None = None) -> None:
@@ -158,7 +158,7 @@ class AsyncCheckpointing:
             return found
 
     def remove_checkpoint(self, filepath: PathLike) -> None:
-        """Remove a checkpoint; one that is being replaced is removed once its replacement is complete."""
+        """Remove a checkpoint, once the checkpoint that replaces it is complete."""
         if self._background is not None and self._background.is_under_way:
             self._background.after(lambda: self._remove(filepath))
         else:

@@ -27,7 +27,7 @@ def choose_backend(job: SageMakerJob, device: torch.device) -> tuple[str, str]:
 
 
 def choose_for_device(selection: Selection, job: SageMakerJob, device: torch.device) -> tuple[str, str]:
-    """As :func:`choose_backend`, for a given selection: a CPU has gloo only."""
+    """As :func:`choose_backend`, for a given selection; always gloo on a CPU."""
     if device.type == "cpu" and (selection.backend == "nccl" or _is_aws_library(selection.backend, job)):
         return "gloo", f"{selection.backend} needs a GPU and this process trains on the CPU, so gloo is used."
     return selection.backend, selection.reason
@@ -56,7 +56,7 @@ def load_backend(backend: str) -> str:
     """Register ``backend`` with torch if it is SMDDP; the name to give to ``init_process_group``."""
     if backend != "smddp":
         return backend
-    importer.install()  # does nothing where AWS's library is installed
+    importer.install()  # does nothing if AWS's library is installed
     import_module("smdistributed.dataparallel.torch.torch_smddp")
     if not composite.composite_enabled():
         return backend

@@ -9,7 +9,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from lightning_sagemaker._lightning import rank_zero_info
 
 
-def say_statistics(module: nn.Module) -> None:
+def log_microbatch_statistics(module: nn.Module) -> None:
     """Log on rank zero that BatchNorm, if there is any, normalizes each microbatch separately."""
     names = [name for name, found in module.named_modules() if isinstance(found, _BatchNorm)]
     if names:

@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 class JobDDPStrategy(JobAware, JobDefaults, DDPStrategy):
     """Base of the Trainer's strategies with one checkpoint file.
 
-    A checkpoint is replaced only by a complete one; if the writing process fails, all processes fail, instead of
+    A checkpoint is only replaced by a complete one; if the writing process fails, all processes raise, instead of
     waiting for it.
     """
 
     @property
     @override
     def checkpoint_io(self) -> CheckpointIO:
-        """How checkpoints are written: the user's plugin, wrapping this package's if it has no other to wrap."""
+        """The plugin that writes checkpoints: the user's, which wraps this package's unless it wraps another one."""
         if self._checkpoint_io is None:
             self._checkpoint_io = SafeCheckpointIO()
         complete(self._checkpoint_io, SafeCheckpointIO())
@@ -46,10 +46,10 @@ class JobDDPStrategy(JobAware, JobDefaults, DDPStrategy):
 
     @override
     def save_checkpoint(self, checkpoint: Checkpoint, filepath: PathLike, storage_options: object = None) -> None:
-        """Write a checkpoint; called on all ranks, of which one writes.
+        """Write a checkpoint from rank zero; called on all ranks.
 
         Raises:
-            RuntimeError: On all of them, if that one cannot.
+            RuntimeError: On all ranks, if it cannot be written.
 
         """
 
@@ -63,14 +63,14 @@ class JobDDPStrategy(JobAware, JobDefaults, DDPStrategy):
 
 
 class _ServesOneProcess:
-    """Shared by the Trainer's and Fabric's strategies."""
+    """Strategies that also run as a single process; for the Trainer and Fabric."""
 
     world_size: int
 
     serves_one_device = True
-    """On a Mac too, on its MPS device."""
+    """Whether one process may train on the MPS device of a Mac."""
     forks_in_notebooks = True
-    """As Lightning does where it chooses the strategy."""
+    """Start method, as Lightning chooses it with its own strategies."""
 
     @property
     def _is_alone(self) -> bool:
@@ -79,19 +79,19 @@ class _ServesOneProcess:
 
 
 class SageMakerDDPStrategy(MayRecover, _ServesOneProcess, ReducedGradients, JobDDPStrategy):
-    """Lightning's DDP with hosts, devices and ranks from the job; a plain single device where there is one process.
+    """Lightning's DDP with hosts, devices and ranks from the job; a plain single device if there is one process.
 
     Args:
-        job: The job; read from the process's environment when None.
-        recovery: ``"in_job"``: training continues when a rank dies, with
+        job: The job; read from the process's environment if None.
+        recovery: With ``"in_job"`` training continues when a rank dies, with
             :class:`~lightning_sagemaker.strategies.in_job.InJobDDPStrategy`, which is created instead of this one;
-            ``"restart"``: it does not. Default: ``"in_job"`` if ``lightning-sagemaker supervise`` started the process.
+            with ``"restart"`` it does not. Default: ``"in_job"`` if ``lightning-sagemaker supervise`` started the process.
         gradient_reduction: ``"flat"``, ``"hierarchical"`` or ``"auto"``, as in
             :class:`~lightning_sagemaker.SMDDPStrategy`.
-        gradient_compression: ``"bf16"``, ``"fp16"``, ``"powersgd"`` or None, likewise.
-        powersgd_rank: Likewise.
-        powersgd_start: Likewise.
-        **kwargs: Those of ``lightning.pytorch.strategies.DDPStrategy``.
+        gradient_compression: ``"bf16"``, ``"fp16"``, ``"powersgd"`` or None.
+        powersgd_rank: Rank of PowerSGD's matrices; 4 if None.
+        powersgd_start: Exact optimizer steps before PowerSGD starts; 1000 if None.
+        **kwargs: Arguments of ``lightning.pytorch.strategies.DDPStrategy``.
 
     Raises:
         SageMakerJobError: If the environment contradicts itself, or the Trainer's arguments contradict the job.
@@ -102,7 +102,7 @@ class SageMakerDDPStrategy(MayRecover, _ServesOneProcess, ReducedGradients, JobD
     @override
     def setup_distributed(self) -> None:
         if self._is_alone:
-            reset_seed()  # as DDP does: one of one rank draws what it would have drawn there
+            reset_seed()  # as DDP does, so that a single rank draws the same random numbers
             self.set_world_ranks()
         else:
             super().setup_distributed()
@@ -110,7 +110,7 @@ class SageMakerDDPStrategy(MayRecover, _ServesOneProcess, ReducedGradients, JobD
     @override
     def setup(self, trainer: Trainer) -> None:
         if self._is_alone:
-            super(DDPStrategy, self).setup(trainer)  # DDP's would synchronize the weights for an evaluation
+            super(DDPStrategy, self).setup(trainer)  # not DDP's, which would synchronize weights
         else:
             super().setup(trainer)
 
@@ -129,19 +129,19 @@ class _NothingToSync:
 class FabricSageMakerDDPStrategy(
     FabricMayRecover, _ServesOneProcess, FabricReducedGradients, JobAware, FabricDDPStrategy
 ):
-    """Fabric's DDP with hosts, devices and ranks from the job; a plain single device where there is one process.
+    """Fabric's DDP with hosts, devices and ranks from the job; a plain single device if there is one process.
 
     Args:
-        job: The job; read from the process's environment when None.
+        job: The job; read from the process's environment if None.
         recovery: As in :class:`~lightning_sagemaker.SageMakerDDPStrategy`, with
             :class:`~lightning_sagemaker.strategies.fabric_in_job.FabricInJobDDPStrategy`, for an
             :class:`~lightning_sagemaker.InterruptibleLoop`.
         gradient_reduction: ``"flat"``, ``"hierarchical"`` or ``"auto"``, as in
             :class:`~lightning_sagemaker.SMDDPStrategy`.
-        gradient_compression: ``"bf16"``, ``"fp16"``, ``"powersgd"`` or None, likewise.
-        powersgd_rank: Likewise.
-        powersgd_start: Likewise.
-        **kwargs: Those of ``lightning.fabric.strategies.DDPStrategy``.
+        gradient_compression: ``"bf16"``, ``"fp16"``, ``"powersgd"`` or None.
+        powersgd_rank: Rank of PowerSGD's matrices; 4 if None.
+        powersgd_start: Exact optimizer steps before PowerSGD starts; 1000 if None.
+        **kwargs: Arguments of ``lightning.fabric.strategies.DDPStrategy``.
 
     Raises:
         SageMakerJobError: If the environment contradicts itself, or Fabric's arguments contradict the job.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A partitioned module of which no process ever has all parameters: each gets values for its own stages only."""
+"""A partitioned module whose parameters are materialized on the processes of their stages only."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ else:
 class DelayedModel(Host):
     """Mixin before a strategy whose module is partitioned at its first step.
 
-    Parameters that ``configure_model`` makes are on the meta device until then, if the job or the script asks for it
-    (``delayed_parameter_initialization``), as are those that the script has put there. What a checkpoint has is read
+    Parameters that ``configure_model`` creates are on the meta device until then, if the job or the script requests it
+    (``delayed_parameter_initialization``), as are those that the script has put there. Checkpoints are read only
     then.
     """
 
     degrees: ParallelDegrees
     _pipeline: PipelinedModel | None
     _states: list[Mapping[int, StateDict]] = []
-    """Of optimizers, from a checkpoint, until it is known which of them are needed here."""
+    """Optimizer states from a checkpoint, until it is known which of them this process needs."""
 
     @property
     def _module(self) -> LightningModule:
@@ -46,19 +46,19 @@ class DelayedModel(Host):
         return module
 
     def setup_environment(self) -> None:
-        """Called before there is any process group."""
+        """Called before any process group is created."""
         delayed.check(self._module)
         super().setup_environment()
 
     @contextmanager
     def tensor_init_context(self, empty_init: bool | None = None) -> Iterator[None]:
-        """Around ``configure_model``: as Lightning has it, but on the processor, where stages are made."""
+        """Context for ``configure_model``: Lightning's, but on the CPU, where stages are created."""
         with super().tensor_init_context(empty_init), torch.device("cpu"):
             yield
 
     @contextmanager
     def model_sharded_context(self) -> Iterator[None]:
-        """Around ``configure_model``: no process keeps what it makes."""
+        """Context for ``configure_model`` that moves new parameters to the meta device."""
         if not self.degrees.delayed:
             yield
             return
@@ -73,7 +73,7 @@ class DelayedModel(Host):
             yield
 
     def model_to_device(self) -> None:
-        """Not before it is cut: it need not fit on one device. After that, what this process has of it."""
+        """Move this process's stages to the device, once the module is partitioned: before, it may not fit on one device."""
         if self._pipeline is not None:
             super().model_to_device()
         elif self.degrees.delayed and not delayed.is_delayed(self._module):
@@ -83,7 +83,7 @@ class DelayedModel(Host):
             )
 
     def load_checkpoint(self, checkpoint_path: PathLike, weights_only: bool | None = None) -> StateDict:
-        """Read a checkpoint; of a file on a disk, tensors are mapped and read where they are needed."""
+        """Read a checkpoint; the tensors of a local file are memory-mapped, and read where they are needed."""
         is_file = Path(checkpoint_path).is_file() and zipfile.is_zipfile(checkpoint_path)
         if not (is_file and isinstance(self.checkpoint_io, TorchCheckpointIO) and delayed.is_delayed(self._module)):
             return super().load_checkpoint(checkpoint_path, weights_only)
@@ -92,7 +92,7 @@ class DelayedModel(Host):
         return content
 
     def load_model_state_dict(self, checkpoint: Mapping[str, object], strict: bool = True) -> None:
-        """Load weights: before the module is partitioned, when they are needed; afterwards, this process's."""
+        """Load weights: before the module is partitioned, lazily; afterwards, those of this process."""
         state = checkpoint["state_dict"]
         assert isinstance(state, Mapping)
         if self._pipeline is not None and self._pipeline.was_delayed:
@@ -102,7 +102,7 @@ class DelayedModel(Host):
             super().load_model_state_dict(checkpoint, strict)
 
     def load_optimizer_state_dict(self, checkpoint: Mapping[str, object]) -> None:
-        """Load optimizers: their options at once, their states when it is known which are needed."""
+        """Load optimizers: their options at once, their states once it is known which ones are needed."""
         if self._pipeline is None and not delayed.is_delayed(self._module):
             super().load_optimizer_state_dict(checkpoint)
             return
@@ -114,7 +114,7 @@ class DelayedModel(Host):
             self._load_own_states(self._pipeline)
 
     def _load_own_states(self, pipeline: PipelinedModel) -> None:
-        """What checkpoints have of this process's parameters, into the optimizers."""
+        """Load the optimizer states of this process's parameters."""
         for optimizer, states in zip(self.optimizers, self._states, strict=False):
             inner = bare_optimizer(optimizer)
             parameters = [parameter for group in inner.param_groups for parameter in group["params"]]
@@ -127,7 +127,7 @@ class DelayedModel(Host):
         self._states = []
 
     def teardown(self) -> None:
-        """Called when the Trainer ends a stage, also by an error before there were any values that could be moved."""
+        """Called when the Trainer ends a stage, also after an error before parameters were materialized."""
         module = self._module
         if not delayed.is_delayed(module):
             super().teardown()
@@ -139,7 +139,7 @@ class DelayedModel(Host):
             del vars(module)["cpu"]
 
     def lightning_module_state_dict(self) -> StateDict:
-        """The complete model's state, also before any process has all of it."""
+        """The complete model's state, also while parameters are on the meta device."""
         state: StateDict = super().lightning_module_state_dict()
         if self._pipeline is not None or not delayed.is_delayed(self._module):
             return state
@@ -147,5 +147,5 @@ class DelayedModel(Host):
 
 
 def _copied(value: object) -> object:
-    """A tensor of a mapped file, in memory."""
+    """Copy a tensor of a memory-mapped file to memory."""
     return value.clone() if isinstance(value, Tensor) else value

@@ -24,7 +24,7 @@ from lightning_sagemaker.strategies.quorum import (
     broadcast_state,
     check_supervised,
     group_backend,
-    say_that_it_recovers,
+    log_recovery,
 )
 
 if TYPE_CHECKING:
@@ -58,8 +58,8 @@ class FabricInJobDDPStrategy(JobAware, FabricDDPStrategy):
     supervise``. Gradients are averaged at the end of a backward pass, not during it.
 
     Args:
-        job: The job; read from the process's environment when None.
-        **kwargs: Those of ``lightning.fabric.strategies.DDPStrategy``; those of torch's DDP wrapper are ignored.
+        job: The job; read from the process's environment if None.
+        **kwargs: Arguments of ``lightning.fabric.strategies.DDPStrategy``; those of torch's DDP wrapper are ignored.
 
     Raises:
         RecoveryError: If no supervisor started this process.
@@ -83,18 +83,18 @@ class FabricInJobDDPStrategy(JobAware, FabricDDPStrategy):
 
     @property
     def shards(self) -> int:
-        """Ranks that the job was started with: into as many shards the data is split."""
+        """Number of shards of the data, which is the number of ranks that the job was started with."""
         return self.job.world_size or 1
 
     @property
     @override
     def distributed_sampler_kwargs(self) -> StateDict:
-        """Data is distributed to the ranks that the job was started with."""
+        """Arguments of the ``DistributedSampler``, for the ranks that the job was started with."""
         return {"num_replicas": self.shards, "rank": self.job.global_rank or 0}
 
     @property
     def parameters(self) -> list[nn.Parameter]:
-        """Those whose gradients are averaged, each once."""
+        """Parameters whose gradients are averaged, each once."""
         found = (one for module in self.modules for one in module.parameters() if one.requires_grad)
         return list(dict.fromkeys(found))
 
@@ -110,10 +110,10 @@ class FabricInJobDDPStrategy(JobAware, FabricDDPStrategy):
         restart_after_losses(rank)
         self.cluster_environment = QuorumEnvironment(self.job, rank)
         self._backward_sync_control = self._sync = _Sync()  # type: ignore[assignment]
-        say_that_it_recovers(self.shards, self._get_process_group_backend())
+        log_recovery(self.shards, self._get_process_group_backend())
 
     def form(self, reply: Reply) -> None:
-        """Create the default group of a quorum, and use its ranks. Collective over them."""
+        """Create the default group of a quorum, and use its ranks. Collective over the quorum."""
         assert self.rank is not None
         assert isinstance(self.cluster_environment, QuorumEnvironment)
         self.rank.form(reply)
@@ -125,7 +125,7 @@ class FabricInJobDDPStrategy(JobAware, FabricDDPStrategy):
 
     @override
     def setup_module(self, module: nn.Module) -> nn.Module:  # type: ignore[override]
-        """Give all ranks rank zero's weights, as DDP does; there is no wrapper."""
+        """Broadcast rank zero's weights, as DDP does; there is no wrapper."""
         self.modules.append(module)
         if self.rank is not None and not self.rank.joins:
             broadcast_state(module)
@@ -138,7 +138,7 @@ class FabricInJobDDPStrategy(JobAware, FabricDDPStrategy):
         """As in Fabric; then the gradients are averaged, as in DDP.
 
         Raises:
-            CannotRecover: If the optimizer has stepped with this batch.
+            CannotRecover: If the optimizer has already stepped with this batch.
 
         """
         self._is_averaged = False
@@ -155,7 +155,7 @@ class FabricInJobDDPStrategy(JobAware, FabricDDPStrategy):
 
     @property
     def _restarting(self) -> AbstractContextManager[None]:
-        """What is refused within needs ranks that are restarted."""
+        """Context in which ``CannotRecover`` restarts all ranks, unless recovery in the job was requested."""
         return nullcontext() if self.rank is None else restarting_instead(self.rank.client, self.is_asked)
 
     @property
@@ -163,7 +163,7 @@ class FabricInJobDDPStrategy(JobAware, FabricDDPStrategy):
         return self.loop if self.loop is not None and self.loop.runs else None
 
     def _average(self) -> bool:
-        """Average the gradients unless they are averaged; False in a pass that is discarded."""
+        """Average the gradients, unless already averaged; returns False in a pass that is discarded."""
         if self._in_loop is not None:
             return self._in_loop.average_gradients()
         if not self._has_said:
@@ -179,10 +179,10 @@ class FabricInJobDDPStrategy(JobAware, FabricDDPStrategy):
 
     @override
     def optimizer_step(self, optimizer: Optimizer, **kwargs: object) -> object:  # type: ignore[override]
-        """Step if all ranks can.
+        """Step if all ranks can commit the step.
 
         Raises:
-            CannotRecover: If it is given a closure, which would compute gradients again.
+            CannotRecover: If a closure is passed, which would compute gradients again.
 
         """
         if kwargs.get("closure") is not None:
@@ -247,12 +247,12 @@ class FabricInJobDDPStrategy(JobAware, FabricDDPStrategy):
 
     @override
     def broadcast(self, obj: T, src: int = 0) -> T:
-        """As in Fabric, from a rank of the current ones."""
+        """As in Fabric, from one of the current ranks."""
         plain = super().broadcast
         return self._by_all(lambda: plain(obj, src), lambda: obj, "broadcast")
 
     @override
     def barrier(self, *args: object, **kwargs: object) -> None:
-        """As in Fabric, of the current ranks."""
+        """As in Fabric, over the current ranks."""
         plain = super().barrier
         self._by_all(lambda: plain(*args, **kwargs), lambda: None)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the strategy names select in a job, for the Trainer and Fabric; each class is imported when it is needed."""
+"""Creates the strategy that a name selects in a job, for the Trainer and Fabric; classes are imported when needed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TRAINER = {
     "smddp_fsdp": "fsdp.SMDDPFSDPStrategy",
     "smp": "factory.smp_strategy",
 }
-"""What :func:`~lightning_sagemaker.selection.select_strategy` may choose -> module of this folder, and a name in it."""
+"""Name from :func:`~lightning_sagemaker.selection.select_strategy` -> module of this folder, and a name in it."""
 FABRIC = {
     "single_device": "ddp.FabricSageMakerDDPStrategy",
     "ddp": "ddp.FabricSageMakerDDPStrategy",
@@ -46,7 +46,7 @@ def sagemaker_strategy(**kwargs: object) -> JobStrategy:
     """Create the strategy of ``Trainer(strategy="sagemaker")``: the one that fits the job.
 
     Args:
-        **kwargs: Those of the strategy, such as those of ``lightning.pytorch.strategies.DDPStrategy``.
+        **kwargs: Arguments of the strategy, such as those of ``lightning.pytorch.strategies.DDPStrategy``.
 
     Raises:
         SageMakerJobError: If the environment contradicts itself.
@@ -61,7 +61,7 @@ def fabric_sagemaker_strategy(**kwargs: object) -> JobAware:
     """Create the strategy of ``Fabric(strategy="sagemaker")``; see :func:`sagemaker_strategy`.
 
     Args:
-        **kwargs: Those of the strategy, such as those of ``lightning.fabric.strategies.DDPStrategy``.
+        **kwargs: Arguments of the strategy, such as those of ``lightning.fabric.strategies.DDPStrategy``.
 
     """
     strategy: JobAware = _build_for_job(FABRIC, kwargs)
@@ -110,9 +110,9 @@ def smp_strategy(
 
     Args:
         parameters: ``mp_parameters``; those of the job if None.
-        degrees: Overrides both.
-        job: The job; read from the process's environment when None.
-        **kwargs: Those of the strategy.
+        degrees: The parallel layout; overrides both.
+        job: The job; read from the process's environment if None.
+        **kwargs: Arguments of the strategy.
 
     """
     from lightning_sagemaker.strategies.model_parallel import SMPStrategy
@@ -129,7 +129,7 @@ def fabric_smp_strategy(**kwargs: Any) -> FabricSMPShardedStrategy:
     """Create the strategy of ``Fabric(strategy="smp")``: tensor parallelism and sharded parameters.
 
     Args:
-        **kwargs: Those of :class:`~lightning_sagemaker.strategies.sharded.FabricSMPShardedStrategy`.
+        **kwargs: Arguments of :class:`~lightning_sagemaker.strategies.sharded.FabricSMPShardedStrategy`.
 
     Raises:
         ParallelConfigError: If the parameters request partitions.

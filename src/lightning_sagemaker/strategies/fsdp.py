@@ -19,15 +19,15 @@ class SMDDPFSDPStrategy(ReplicasMayRecover, GathersBySMDDP, TakesShardOptions, S
     """Sharded data parallel (FSDP2) with SageMaker's AllGather (SMDDP).
 
     The LightningModule stays unchanged: after ``configure_model`` the parameters of each repeated block are sharded as
-    a unit, the remaining ones as another. If ``configure_model`` itself calls ``fully_shard`` on ``self.device_mesh``,
+    a unit, the remaining ones as another unit. If ``configure_model`` itself calls ``fully_shard`` on ``self.device_mesh``,
     its sharding is kept. SMDDP gathers parameters where it supports them, everything else goes to nccl or gloo; rank
     zero logs the share of both once. While gradients are accumulated they stay unsharded on each process and are not
     communicated.
 
     Args:
-        recovery: ``"in_job"``: training continues with the other replicas when a rank dies, with
+        recovery: With ``"in_job"`` training continues with the other replicas when a rank dies, with
             :class:`~lightning_sagemaker.strategies.in_job_fsdp.InJobFSDPStrategy`, which is created instead of this one;
-            ``"restart"``: all ranks are restarted. Default: ``"in_job"`` if ``lightning-sagemaker supervise`` started the
+            with ``"restart"`` all ranks restart. Default: ``"in_job"`` if ``lightning-sagemaker supervise`` started the
             process and there are replicas.
         **kwargs: ``hybrid_shard_degree``, ``auto_wrap_policy``, ``mp_policy``, ``cpu_offload`` and
             ``reshard_after_forward`` of :class:`~lightning_sagemaker.strategies.fsdp_options.TakesShardOptions`,
@@ -39,13 +39,13 @@ class SMDDPFSDPStrategy(ReplicasMayRecover, GathersBySMDDP, TakesShardOptions, S
 
     Raises:
         ParallelConfigError: If the parameters contradict each other or the number of processes.
-        MisconfigurationException: With a precision that FSDP2 does not have.
+        MisconfigurationException: If the precision is not supported with FSDP2.
 
     """
 
     @override
     def setup_environment(self) -> None:
-        self.sharding_options()  # refuses before there is any process group
+        self.sharding_options()  # raises before any process group is created
         super().setup_environment()
 
     @override
@@ -63,7 +63,7 @@ class SMDDPFSDPStrategy(ReplicasMayRecover, GathersBySMDDP, TakesShardOptions, S
     @contextmanager
     @override
     def block_backward_sync(self) -> Iterator[None]:
-        """Within it gradients are accumulated without communication."""
+        """Context in which gradients are accumulated without communication."""
         assert self.model is not None
         with without_sync(self.model):
             yield
@@ -73,18 +73,18 @@ class FabricSMDDPFSDPStrategy(GathersBySMDDP, TakesShardOptions, FabricSMPSharde
     """The counterpart of :class:`~lightning_sagemaker.SMDDPFSDPStrategy` for ``Fabric(strategy="smddp_fsdp")``.
 
     Args:
-        save_distributed_checkpoint: Each process writes its shard into a folder; else rank zero writes one file.
-        **kwargs: Those of :class:`~lightning_sagemaker.SMDDPFSDPStrategy`.
+        save_distributed_checkpoint: Whether each process writes its shard into a folder, else rank zero writes one file.
+        **kwargs: Arguments of :class:`~lightning_sagemaker.SMDDPFSDPStrategy`.
 
     Raises:
         ParallelConfigError: If the parameters contradict each other or the number of processes.
-        MisconfigurationException: With a precision that FSDP2 does not have.
+        MisconfigurationException: If the precision is not supported with FSDP2.
 
     """
 
     @override
     def _setup_distributed(self) -> None:
-        self.sharding_options()  # refuses before there is any process group
+        self.sharding_options()  # raises before any process group is created
         super()._setup_distributed()
 
     @override

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the Trainer's and Fabric's ``"smddp_fsdp"`` share: their arguments, and accumulation without communication."""
+"""Arguments of the Trainer's and Fabric's ``"smddp_fsdp"``, and accumulation without communication."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ if TYPE_CHECKING:
 
 
 PRECISIONS = ("32-true", "bf16-mixed", "bf16-true", "16-true")
-"""Those of Lightning's ModelParallelStrategy, which checks them only where it is given as an object."""
+"""Precisions of Lightning's ModelParallelStrategy, which checks them only if the strategy is passed as an object."""
 
 
 class TakesShardOptions(Host):
     """Mixin before :class:`~lightning_sagemaker.strategies.smp_parameters.ParallelLayout`.
 
     Args:
-        hybrid_shard_degree: Number of processes that the parameters of a replica are sharded across; 0: all. Default:
+        hybrid_shard_degree: Number of processes that the parameters of a replica are sharded across; 0 for all. Default:
             from the job's ``mp_parameters``, else 0. Overrides ``parameters`` and ``degrees``.
         auto_wrap_policy: Classes of the modules whose parameters are gathered and freed together. Default: the repeated
-            blocks of the model. Has no effect where the user's ``configure_model`` has called ``fully_shard``, as have
-            the next three.
+            blocks of the model. This and the next three have no effect if the user's ``configure_model`` has called
+            ``fully_shard``.
         mp_policy: Precision of gathers and reductions. Default: with ``precision="bf16-mixed"`` parameters are gathered
             as bfloat16 and gradients reduced as float32, else both in their own precision.
         cpu_offload: Keep shards, their gradients and the optimizer's states in CPU memory.
         reshard_after_forward: Whether parameters are freed between the forward and the backward pass. Default: True for
             blocks, False for the rest.
-        **kwargs: Those of :class:`~lightning_sagemaker.strategies.smp_parameters.ParallelLayout`.
+        **kwargs: Arguments of :class:`~lightning_sagemaker.strategies.smp_parameters.ParallelLayout`.
 
     Raises:
         ParallelConfigError: If pipeline stages are requested.
@@ -80,10 +80,10 @@ class TakesShardOptions(Host):
             )
 
     def options_for(self, precision: Precision | FabricPrecision) -> ShardOptions:
-        """The options with the precision that the Trainer or Fabric was given.
+        """The options for the precision of the Trainer or Fabric.
 
         Args:
-            precision: Lightning's plugin.
+            precision: Lightning's precision plugin.
 
         Raises:
             MisconfigurationException: If parameters cannot be sharded with it.
@@ -103,7 +103,7 @@ class TakesShardOptions(Host):
 def _checked(degree: object) -> int:
     if isinstance(degree, bool) or not isinstance(degree, int) or degree < 0:
         raise ParallelConfigError(
-            f"hybrid_shard_degree={degree!r} was set. HINT: give a number of processes, or 0 for all."
+            f"hybrid_shard_degree={degree!r} was set. HINT: set a number of processes, or 0 for all."
         )
     return degree
 
@@ -122,7 +122,7 @@ def without_sync(module: nn.Module) -> Iterator[None]:
 
 
 def move_buffers(module: nn.Module, device: torch.device) -> None:
-    """Move what is not sharded, buffers and metrics, to the compute device; shards stay in CPU memory."""
+    """Move unsharded tensors, such as buffers and metrics, to the compute device; shards stay in CPU memory."""
     from torchmetrics import Metric
 
     for part in module.modules():

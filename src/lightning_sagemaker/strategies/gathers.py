@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which ``torch.distributed`` backend sharded data parallel training uses, and why; logs once what it gathered."""
+"""Chooses the ``torch.distributed`` backend of sharded data parallel training; logs once what it gathered."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lightning_sagemaker.strategies.host import Host
 
 
 class GathersBySMDDP(Host):
-    """Mixin before a ``ModelParallelStrategy``: its parameters are gathered by SMDDP.
+    """Mixin before a ``ModelParallelStrategy``, whose parameters are gathered by SMDDP.
 
     ``process_group_backend`` overrides the choice; ``"smddp"`` means SMDDP for every tensor that it supports.
     """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What mixins of the Trainer's and Fabric's strategies use of the strategy they are mixed into.
+"""Types for mixins of the Trainer's and Fabric's strategies: the attributes of the strategy that they use.
 
-At run time it is empty: a mixin then derives from ``object``.
+At run time the class is empty: a mixin then derives from ``object``.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
             root_device: Device of this process.
             world_size: Number of processes.
             global_rank: Rank of this process.
-            local_rank: Rank on its host.
-            node_rank: Index of its host.
-            num_processes: Processes on this host.
+            local_rank: Rank of this process on its host.
+            node_rank: Index of this host.
+            num_processes: Number of processes on this host.
 
         """
 

@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 class InJobFSDPStrategy(RecoversInJob, SMDDPFSDPStrategy):
     """``"smddp_fsdp"`` with replicas of the shards (``hybrid_shard_degree``), which keeps training when a rank dies.
 
-    The replica that loses a rank is restarted, and gets its state from another one, shard by shard. The processes must be
-    started by ``lightning-sagemaker supervise``. Gradients are reduced in each backward pass, also of accumulated batches.
+    A replica that loses a rank is restarted, and receives its state from another one, shard by shard. The processes must be
+    started by ``lightning-sagemaker supervise``. Gradients are reduced in each backward pass, also while accumulating.
 
     Args:
-        **kwargs: Those of :class:`~lightning_sagemaker.SMDDPFSDPStrategy`.
+        **kwargs: Arguments of :class:`~lightning_sagemaker.SMDDPFSDPStrategy`.
 
     Raises:
         RecoveryError: If no supervisor started this process.
@@ -44,7 +44,7 @@ class InJobFSDPStrategy(RecoversInJob, SMDDPFSDPStrategy):
     @override
     def _setup_distributed(self) -> None:
         check_shardable(self.root_device.type)
-        self.degrees.shards(self._world)  # refuses before there is any process group
+        self.degrees.shards(self._world)  # raises before any process group is created
         super(ModelParallelStrategy, self).setup_environment()
         reset_seed()
         self._process_group_backend = self._get_process_group_backend()
@@ -78,5 +78,5 @@ class InJobFSDPStrategy(RecoversInJob, SMDDPFSDPStrategy):
     @contextlib.contextmanager
     @override
     def block_backward_sync(self) -> Iterator[None]:
-        """Gradients of accumulated batches are reduced at once: they must not mix with those of a lost rank's shard."""
+        """Does nothing: gradients of accumulated batches are reduced at once, not to mix with a lost rank's shard."""
         yield

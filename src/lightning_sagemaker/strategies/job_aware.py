@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the Trainer's and Fabric's strategies share: hosts, devices and ranks come from the job."""
+"""Base of the Trainer's and Fabric's strategies: hosts, devices and ranks come from the job."""
 
 from __future__ import annotations
 
@@ -33,22 +33,22 @@ if TYPE_CHECKING:
 
 
 _REPLACED = (LightningEnvironment, MPIEnvironment, TorchElasticEnvironment)
-"""What Lightning detects where this package runs. SLURM, LSF, Kubeflow and a user's own class are kept."""
+"""Environments of Lightning that are replaced in a job. SLURM, LSF, Kubeflow and a user's own class are kept."""
 
 
 class JobAware(Host):
-    """Mixin before a ``DDPStrategy``: reconciles what the Trainer sets with what the job has.
+    """Mixin before a ``DDPStrategy``: reconciles the Trainer's settings with the job.
 
     The Trainer sets up a strategy after its construction, with defaults that are wrong in a job: one node, one process
     on a CPU host, the environment that it detected. So the job's values are applied in the setters, never in
     ``__init__``, where they would silently override what the user passed to the Trainer.
 
     Args:
-        job: The job; read from the process's environment when None.
+        job: The job; read from the process's environment if None.
 
     Raises:
         SageMakerJobError: If the environment contradicts itself, or the Trainer's arguments contradict the job.
-        TypeError: If this strategy does not have an argument.
+        TypeError: If an argument is unknown.
 
     """
 
@@ -66,7 +66,7 @@ class JobAware(Host):
 
     @property
     def cluster_environment(self) -> ClusterEnvironment | None:
-        """The environment in use: :class:`SageMakerEnvironment` in a job or under a launcher, if the user brought none."""
+        """The environment in use: :class:`SageMakerEnvironment` in a job or under a launcher, unless the user set one."""
         return self._environment
 
     @cluster_environment.setter
@@ -112,7 +112,7 @@ class JobAware(Host):
     @property
     def distributed_sampler_kwargs(self) -> StateDict:
         """Arguments of the ``DistributedSampler``: the environment's world size, whatever ``num_nodes`` says."""
-        if self._environment is None:  # no Trainer has it yet
+        if self._environment is None:  # not attached to a Trainer yet
             return super().distributed_sampler_kwargs
         return {"num_replicas": self._environment.world_size(), "rank": self._environment.global_rank()}
 
@@ -120,7 +120,7 @@ class JobAware(Host):
         """Called with each loader before it is used.
 
         Raises:
-            MisconfigurationException: If its workers could not pass their batches on this host.
+            MisconfigurationException: If the loader's workers could not send batches on this host.
 
         """
         prepare_sharing(dataloader)
@@ -136,7 +136,7 @@ class JobAware(Host):
         """Called first in each process; creates the process group.
 
         Raises:
-            SageMakerJobError: If what was set by hand contradicts the Trainer's arguments.
+            SageMakerJobError: If manually set variables contradict the Trainer's arguments.
 
         """
         assert self._environment is not None
@@ -165,7 +165,7 @@ def _is_detected(environment: ClusterEnvironment | None) -> bool:
 
 
 def _check_gpus(devices: list[torch.device], launched: int) -> None:
-    """Nccl takes a GPU only once: with more processes than GPUs one would wait for another that has failed."""
+    """Raise if there are more processes than GPUs: nccl refuses a shared GPU, and the others would wait for that rank."""
     found = driver_gpus()
     in_parts = "MIG-" in os.environ.get("CUDA_VISIBLE_DEVICES", "")
     if devices[0].type == "cuda" and 0 < found < launched and not in_parts:

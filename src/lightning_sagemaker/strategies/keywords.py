@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A misspelt argument of a strategy is refused when the strategy is created.
+"""Checks arguments of a strategy for misspelt names when the strategy is created.
 
 Lightning passes unknown arguments of its ``DDPStrategy`` on to torch's wrapper, which is created after the rendezvous,
 and never for one process.
@@ -23,14 +23,14 @@ _CLOSE = 0.75
 
 
 def check_keywords(given: Mapping[str, object], *kinds: type) -> None:
-    """Refuse unknown arguments.
+    """Raise for unknown arguments.
 
     Args:
         given: Names and values of arguments.
-        kinds: The strategy; several where it is not known yet which it will be.
+        kinds: Class of the strategy; several if the choice is not known yet.
 
     Raises:
-        TypeError: If an argument is unknown; lists the known ones.
+        TypeError: If an argument is unknown; the message lists the known ones.
 
     """
     accepted = set().union(*(accepted_keywords(kind) for kind in kinds))

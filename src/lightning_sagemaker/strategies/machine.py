@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What our strategies do where Lightning would fail: broken environments, and Macs."""
+"""Lets this package's strategies run where Lightning would fail: with broken environments, and on Macs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class _HasJob(Protocol):
 
 
 def is_ours(strategy: object) -> bool:
-    """Whether a strategy, as given to a Trainer or Fabric, is one of this package, or derived from one."""
+    """Whether a strategy, as passed to a Trainer or Fabric, is one of this package, or derived from one."""
     from lightning_sagemaker.registry import STRATEGIES
 
     if isinstance(strategy, str):
@@ -30,7 +30,7 @@ def is_ours(strategy: object) -> bool:
 
 
 def broken_environment(kind: type, error: Exception) -> str:
-    """What is wrong with a Lightning environment whose detection fails."""
+    """The message for a Lightning environment whose detection fails."""
     cause = " ".join(str(error).split("\n")[0].split())
     remedy = _REMEDIES.get(kind.__name__, "repair or uninstall the package that it imports")
     return f"{kind.__name__} of Lightning cannot be detected ({type(error).__name__}: {cause}). HINT: {remedy}."
@@ -38,17 +38,17 @@ def broken_environment(kind: type, error: Exception) -> str:
 
 def pass_over(kind: type, error: Exception) -> None:
     """Log once that training continues without an environment."""
-    say_once(f"{broken_environment(kind, error)} Training continues without it.")
+    log_once(f"{broken_environment(kind, error)} Training continues without it.")
 
 
 def leaves_mps(strategy: object, accelerator: object, devices: object, num_nodes: int) -> bool:
     """Whether to train on the CPU of a Mac.
 
     Args:
-        strategy: As given, as are the others.
-        accelerator: One that could be MPS.
+        strategy: As passed by the user, like the other arguments.
+        accelerator: Accelerator that could be MPS.
         devices: Devices of one host.
-        num_nodes: Hosts.
+        num_nodes: Number of hosts.
 
     Raises:
         SageMakerJobError: If MPS was requested explicitly.
@@ -62,7 +62,7 @@ def leaves_mps(strategy: object, accelerator: object, devices: object, num_nodes
             f"accelerator={accelerator!r} was set on a Mac, but strategies from the DDP family are not supported on the"
             f" MPS accelerator: {reason}. HINT: leave accelerator out, or set accelerator='cpu'."
         )
-    say_once(f"Training on the CPU instead of the MPS device: {reason}.")
+    log_once(f"Training on the CPU instead of the MPS device: {reason}.")
     return True
 
 
@@ -79,7 +79,7 @@ def _reason_against_mps(strategy: object, devices: object, num_nodes: int) -> st
 
 
 def knows_ranks(strategy: object) -> bool:
-    """Whether a strategy, as given, reads its ranks from the launcher's variables, so that MPI need not be initialized."""
+    """Whether a strategy, as passed, reads its ranks from the launcher's variables, so that MPI need not be initialized."""
     return _job(strategy).launcher is not Launcher.NONE
 
 
@@ -96,6 +96,6 @@ def _count(devices: object) -> int:
 
 
 @cache
-def say_once(sentence: str) -> None:
+def log_once(sentence: str) -> None:
     """Log a sentence on rank zero, unless it was logged before."""
     rank_zero_info(sentence)

@@ -14,22 +14,22 @@ from lightning_sagemaker.job import SageMakerJob
 from lightning_sagemaker.parallel.degrees import ParallelDegrees
 from lightning_sagemaker.recovery.coordinator_client import RecoveryError
 from lightning_sagemaker.recovery.supervised import recovers_in_job
-from lightning_sagemaker.strategies.reduction import refuse_beside_recovery
+from lightning_sagemaker.strategies.reduction import refuse_with_recovery
 
 T = TypeVar("T")
 
 
-class RecoversIfAsked(ABCMeta):
+class RecoversIfRequested(ABCMeta):
     """Creates a strategy that recovers in the job instead, if that is requested.
 
-    Not in ``__new__``: LightningCLI would take its parameters for all that the class has.
+    Not in ``__new__``, as LightningCLI would take its parameters for those of the class.
     """
 
     def __call__(cls: type[T], *args: object, recovery: str | None = None, **kwargs: object) -> T:
-        """A new strategy.
+        """Create a strategy.
 
         Raises:
-            MisconfigurationException: If one that recovers does not support the requested gradient reduction.
+            MisconfigurationException: If recovery in the job does not support the requested gradient reduction.
             RecoveryError: If recovery in the job is requested, and this class or layout does not support it.
 
         """
@@ -37,7 +37,7 @@ class RecoversIfAsked(ABCMeta):
         if getattr(cls, "recovers", False) or not recovers_in_job(recovery) or _obstacle(cls, recovery, args, kwargs):
             made: T = ABCMeta.__call__(cls, *args, **given)
             return made
-        # By name, as the factory does: that strategy is made of this one's parts.
+        # By name, as in the factory: that strategy's module imports this one.
         module, name = str(getattr(cls, "recovering", "")).split(".")
         made = getattr(import_module(f"lightning_sagemaker.strategies.{module}"), name)(*args, **kwargs)
         made.is_asked = recovery is not None  # type: ignore[attr-defined]
@@ -45,12 +45,12 @@ class RecoversIfAsked(ABCMeta):
         return made
 
     def __instancecheck__(cls, instance: object) -> bool:
-        """Also for what was created in its place."""
+        """True also for the strategy that was created instead."""
         return super().__instancecheck__(instance) or issubclass(getattr(instance, "created_as", object), cls)
 
 
 def _obstacle(cls: type, recovery: str | None, args: tuple[object, ...], kwargs: dict[str, object]) -> str:
-    """Why all ranks are restarted instead, which is said; empty if they need not be."""
+    """Why all ranks are restarted instead, which is logged; empty if recovery in the job is possible."""
     if cls.__module__.startswith("lightning_sagemaker."):
         why: str = cls.obstacle(args, kwargs)  # type: ignore[attr-defined]
     else:
@@ -65,7 +65,7 @@ def _obstacle(cls: type, recovery: str | None, args: tuple[object, ...], kwargs:
     return why
 
 
-class MayRecover(metaclass=RecoversIfAsked):
+class MayRecover(metaclass=RecoversIfRequested):
     """A Trainer's strategy that has a counterpart that recovers."""
 
     recovering = "in_job.InJobDDPStrategy"
@@ -83,15 +83,15 @@ class MayRecover(metaclass=RecoversIfAsked):
             kwargs: Keyword arguments of the strategy.
 
         Raises:
-            MisconfigurationException: If it does not support the requested gradient reduction.
+            MisconfigurationException: If the counterpart does not support the requested gradient reduction.
 
         """
-        refuse_beside_recovery(kwargs)
+        refuse_with_recovery(kwargs)
         return ""
 
 
 class FabricMayRecover(MayRecover):
-    """The same for Fabric."""
+    """A Fabric strategy that has a counterpart that recovers."""
 
     recovering = "fabric_in_job.FabricInJobDDPStrategy"
 
@@ -105,7 +105,7 @@ class ReplicasMayRecover(MayRecover):
 
     @classmethod
     def obstacle(cls, args: tuple[object, ...], kwargs: dict[str, object]) -> str:
-        """As of :class:`MayRecover`; which degrees the job asks for is known once the strategy is created."""
+        """As in :class:`MayRecover`, except for the degrees, which are known once the strategy is created."""
         found: str = ABCMeta.__call__(cls, *args, **kwargs)._obstacle
         return found
 

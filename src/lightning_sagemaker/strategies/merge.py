@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Merges a step's results for microbatches into the result for the full batch; tensors within results."""
+"""Merges a step's results for microbatches into the result for the full batch; moves and detaches results."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ _Array = npt.NDArray[np.generic]
 
 
 def merge(parts: Sequence[Any], weights: Sequence[float] | None = None) -> Any:
-    """Merge the results of microbatches: rows are concatenated, numbers averaged.
+    """Merge the results of microbatches: tensors are concatenated, scalars averaged.
 
-    Tensors and arrays with dimensions are concatenated along the first, those without and numbers are averaged, lists,
-    tuples of strings and sets are joined, other tuples, mappings and dataclasses of equal form are merged entry by entry,
-    other mappings are united. Values that are equal in all parts stay one; others become a list.
+    Tensors and arrays are concatenated along the first dimension; scalars, with or without a tensor, are averaged; lists,
+    tuples of strings and sets are joined; other tuples, mappings and dataclasses of equal form are merged entry by entry;
+    other mappings are united. Of other values, equal ones are kept once, and different ones become a list.
 
     Args:
-        parts: What the step returned for each microbatch.
-        weights: Weight of each in a mean; their sum is 1. Default: equal.
+        parts: The step's result for each microbatch.
+        weights: Weight of each part in a mean, with sum 1. Default: equal weights.
 
     """
     first = parts[0]
@@ -101,13 +101,13 @@ _KINDS: tuple[tuple[type | tuple[type, ...], Callable[..., object]], ...] = (
     (tuple, _merged_tuples),
     ((int, float, np.number), _merged_numbers),
 )
-"""How parts that are all of a kind are merged."""
+"""Type of all parts -> function that merges them."""
 
 
 def _are_equal(one: object, other: object) -> bool:
     try:
         return bool(one == other)
-    except Exception:  # of what is compared one by one
+    except Exception:  # values whose comparison is elementwise, or fails
         return False
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A microbatch's loss, as a pipeline differentiates it."""
+"""The loss of a microbatch, for a pipeline's backward pass."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from lightning_sagemaker._lightning import MisconfigurationException
 
 
 def microbatch_loss(result: object, accumulated: int, scaler: torch.amp.GradScaler | None) -> Tensor:
-    """The loss, scaled as the Trainer would scale the batch's.
+    """The loss, scaled as the Trainer scales the loss of a batch.
 
     Args:
-        result: What ``training_step`` returned for the microbatch: the loss, or a mapping with it.
-        accumulated: Batches of an optimizer step.
+        result: Result of ``training_step`` for the microbatch: the loss, or a mapping with it.
+        accumulated: Number of batches of an optimizer step.
         scaler: Gradient scaler of the precision; None without one.
 
     Raises:

@@ -28,14 +28,14 @@ from lightning_sagemaker.parallel.groups import ParallelGroups
 from lightning_sagemaker.parallel.model import PipelinedModel
 from lightning_sagemaker.parallel.optimizer_scope import check_scope
 from lightning_sagemaker.parallel.overlap import OverlappedReduction
-from lightning_sagemaker.strategies.batch_norm import say_statistics
+from lightning_sagemaker.strategies.batch_norm import log_microbatch_statistics
 from lightning_sagemaker.strategies.ddp import JobDDPStrategy
 from lightning_sagemaker.strategies.delayed import DelayedModel
 from lightning_sagemaker.strategies.merge import detached, merge, moved_to
 from lightning_sagemaker.strategies.microbatch_loss import microbatch_loss
 from lightning_sagemaker.strategies.pipeline_checkpoints import PipelineCheckpoints
 from lightning_sagemaker.strategies.pipeline_checks import check_module, check_options, uncompiled
-from lightning_sagemaker.strategies.replica_batches import ReplicaBatches, gather_of_last_stages, noting_reads
+from lightning_sagemaker.strategies.replica_batches import ReplicaBatches, gather_of_last_stages, recording_reads
 from lightning_sagemaker.strategies.script_gradients import ScriptGradients
 from lightning_sagemaker.strategies.smp_parameters import ParallelLayout
 from lightning_sagemaker.strategies.step_attributes import StepAttributes
@@ -57,8 +57,8 @@ class SMPStrategy(ReplicaBatches, DelayedModel, PipelineCheckpoints, ParallelLay
 
     The LightningModule stays unchanged, as long as each step calls its model once, and the model's forward pass is a
     sequence of modules, such as a list of blocks with other code before and after it. It is partitioned at the first
-    step. Each batch is split into microbatches; the loss is the mean of theirs, which equals that of the batch if the
-    loss is a mean over samples. All processes of a model replica train on the batch of the first of them.
+    step. Each batch is split into microbatches; the loss is the mean over these, which equals that of the batch if the
+    loss is a mean over samples. All processes of a model replica train on the batch of the first one.
 
     ``self.log`` works as on one process: what the last stage logs is logged on all ranks, as the mean over the
     microbatches. In validation, test and prediction the rest of the step runs on all ranks, with the model's real
@@ -66,10 +66,10 @@ class SMPStrategy(ReplicaBatches, DelayedModel, PipelineCheckpoints, ParallelLay
 
     Args:
         ends: Number of blocks up to the end of each stage. Default: balanced costs.
-        save_distributed_checkpoint: Each process writes its part, into a folder; else the first writes one file.
-        stages_per_rank: Stages per process: more reduce the bubble and increase the traffic.
-        whole_batches: Whether each process receives the full batch; False: what it read in the first step of a kind.
-        overlap_reduction: Gradients of replicas are averaged during the backward passes; False: after them.
+        save_distributed_checkpoint: Whether each process writes its part into a folder, else rank zero writes one file.
+        stages_per_rank: Number of stages per process: more reduce the bubble and increase the traffic.
+        whole_batches: Whether each process receives the full batch, and not only the tensors that it read in the first step.
+        overlap_reduction: Whether gradients of replicas are averaged during the backward passes, and not after them.
         **kwargs: ``parameters``, ``degrees``, ``job`` and ``activation_checkpointing`` of
             :class:`~lightning_sagemaker.strategies.smp_parameters.ParallelLayout`, and those of
             ``lightning.pytorch.strategies.DDPStrategy`` that are not about its wrapper.
@@ -103,7 +103,7 @@ class SMPStrategy(ReplicaBatches, DelayedModel, PipelineCheckpoints, ParallelLay
     def setup_environment(self) -> None:
         module = self.lightning_module
         assert module is not None
-        check_trainer(module.trainer, partitions=True)  # before there is any process group
+        check_trainer(module.trainer, partitions=True)  # before any process group is created
         if self.saves_parts and keep_averages(callbacks_of(module.trainer)):
             raise MisconfigurationException(
                 "save_distributed_checkpoint=True was set with a callback that averages weights, whose checkpoints are"
@@ -114,7 +114,7 @@ class SMPStrategy(ReplicaBatches, DelayedModel, PipelineCheckpoints, ParallelLay
     @override
     def setup_distributed(self) -> None:
         self.set_world_ranks()
-        self.degrees.replicas(self.world_size)  # refuses before there is any process group
+        self.degrees.replicas(self.world_size)  # raises before any process group is created
         super().setup_distributed()
         self._groups = ParallelGroups.build(self.degrees)
         if self.degrees.tensor > 1:
@@ -138,7 +138,7 @@ class SMPStrategy(ReplicaBatches, DelayedModel, PipelineCheckpoints, ParallelLay
             for optimizer in self.optimizers:
                 check_scope(bare_optimizer(optimizer), self.degrees.tensor > 1)
             if self.degrees.microbatches > 1:
-                say_statistics(module)
+                log_microbatch_statistics(module)
         self.setup_precision_plugin()
         shadow(self.precision_plugin, "clip_grad_by_norm", self._clip_norm)  # of the complete model, not of this stage
         scaler = getattr(self.precision_plugin, "scaler", None)
@@ -147,8 +147,8 @@ class SMPStrategy(ReplicaBatches, DelayedModel, PipelineCheckpoints, ParallelLay
         for metric in (found for found in module.modules() if isinstance(found, Metric)):
             metric.dist_sync_fn = self._gather_of_last_stages
 
-    def _cut(self, step: Callable[[T], object], microbatch: T) -> PipelinedModel:
-        """The pipeline, created at the first step."""
+    def _partition(self, step: Callable[[T], object], microbatch: T) -> PipelinedModel:
+        """Return the pipeline, which is created at the first step."""
         if self._pipeline is None:
             module = self.lightning_module
             assert module is not None
@@ -166,7 +166,7 @@ class SMPStrategy(ReplicaBatches, DelayedModel, PipelineCheckpoints, ParallelLay
             rank_zero_info(self._pipeline.summary)
             self._script_gradients = ScriptGradients(self._pipeline, module, callbacks_of(module.trainer))
             self._load_own_states(self._pipeline)
-            self._cut_beside(self._pipeline)
+            self._partition_averages_and_states(self._pipeline)
         return self._pipeline
 
     @override
@@ -189,24 +189,24 @@ class SMPStrategy(ReplicaBatches, DelayedModel, PipelineCheckpoints, ParallelLay
         def loss_of(result: object) -> Tensor:
             scaler = getattr(self.precision_plugin, "scaler", None)
             loss = microbatch_loss(result, module.trainer.accumulate_grad_batches, scaler)
-            return loss * weight  # that of the microbatch whose step has just returned
+            return loss * weight  # the weight of the microbatch whose step has just returned
 
         use = self._use("training_step", args)
         batch = self._batch(batch, use)
         parts, weights = self._microbatches("training_step", batch, args)
         records = Records()
-        pipeline = self._cut(step, (parts[0], weights[0]))
+        pipeline = self._partition(step, (parts[0], weights[0]))
         kept = [parameter.grad for parameter in pipeline.parameters]
-        for parameter in pipeline.parameters:  # the Trainer sets the old ones to zero after this step
+        for parameter in pipeline.parameters:  # the Trainer zeroes the old gradients after this step
             parameter.grad = None
         attributes = StepAttributes(module)
         self._reduction = pipeline.reduction if self._reduces and self._overlaps else None
         if self._reduction is not None:
             self._reduction.begin(() if self._zeroes_gradients else kept)
-        with recorded(module, records), noting_reads(batch, parts, self.groups, use) as reads:
+        with recorded(module, records), recording_reads(batch, parts, self.groups, use) as reads:
             pairs = list(zip(parts, weights, strict=True))
             results = pipeline.engine.run(step, pairs, loss_of, self._reduction, "training_step")
-            reads.look_into([results, list(records)])
+            reads.record_result([results, list(records)])
         self._found = [parameter.grad for parameter in pipeline.parameters]
         for parameter, gradient in zip(pipeline.parameters, kept, strict=True):
             parameter.grad = gradient
@@ -220,14 +220,14 @@ class SMPStrategy(ReplicaBatches, DelayedModel, PipelineCheckpoints, ParallelLay
 
     @override
     def backward(self, closure_loss: Tensor, optimizer: Optimizer | None, *args: object, **kwargs: object) -> Tensor:
-        """The backward passes were run with the forward passes; add their gradients, and reduce them if this is a step."""
+        """Add the gradients of the backward passes, which ran with the forward passes; reduce them if this is a step."""
         pipeline, module = self._pipeline, self.lightning_module
         assert pipeline is not None
         assert module is not None
         assert self._found is not None
         Precision.pre_backward(
             self.precision_plugin, closure_loss, module
-        )  # calls the hooks; the loss is scaled already
+        )  # calls the hooks; the loss is already scaled
         found, self._found = self._found, None
         if self._reduction is None:
             accumulate(pipeline.parameters, found)
@@ -238,7 +238,7 @@ class SMPStrategy(ReplicaBatches, DelayedModel, PipelineCheckpoints, ParallelLay
             for parameter, gradient in zip(pipeline.parameters, found, strict=True):
                 parameter.grad = gradient
             self._reduction.finish()
-            if self._zeroes_gradients:  # else they are in already
+            if self._zeroes_gradients:  # otherwise already added
                 accumulate(pipeline.parameters, before)
         return self.precision_plugin.post_backward(closure_loss, module)
 
@@ -250,7 +250,7 @@ class SMPStrategy(ReplicaBatches, DelayedModel, PipelineCheckpoints, ParallelLay
 
     @contextmanager
     def block_backward_sync(self) -> Iterator[None]:
-        """Within it, gradients are accumulated and not reduced."""
+        """Context in which gradients are accumulated and not reduced."""
         self._reduces = False
         try:
             yield
@@ -295,17 +295,17 @@ class SMPStrategy(ReplicaBatches, DelayedModel, PipelineCheckpoints, ParallelLay
         use = self._use(name, args)
         batch = self._batch(batch, use)
         parts = self._even_parts(name, batch, args)  # the last batch of a data set may have any size
-        pipeline = self._cut(step, parts[0])
+        pipeline = self._partition(step, parts[0])
         if pipeline.stages.has_outer:
-            with noting_reads(batch, parts, self.groups, use) as reads:
+            with recording_reads(batch, parts, self.groups, use) as reads:
                 results = pipeline.engine.run_everywhere(step, parts, name)
-                reads.look_into(results)
+                reads.record_result(results)
             return merge(results)
         records = Records()  # the other stages cannot run the rest of the step
         assert module is not None
-        with torch.no_grad(), recorded(module, records), noting_reads(batch, parts, self.groups, use) as reads:
+        with torch.no_grad(), recorded(module, records), recording_reads(batch, parts, self.groups, use) as reads:
             results = pipeline.engine.run(step, parts, kind=name)
-            reads.look_into([results, list(records)])
+            reads.record_result([results, list(records)])
         shared = share_results([results, list(records)], self.groups)
         replay(module, [Record(*record) for record in moved_to(shared[1], self.root_device)])
         return moved_to(merge(shared[0]), self.root_device)
@@ -314,7 +314,7 @@ class SMPStrategy(ReplicaBatches, DelayedModel, PipelineCheckpoints, ParallelLay
     def reduce(
         self, tensor: Tensor, group: ProcessGroup | None = None, reduce_op: dist.ReduceOp | str | None = "mean"
     ) -> Tensor:
-        """Reduce over the replicas, since all stages of a replica have the same value."""
+        """Reduce over the replicas, as all stages of a replica have the same value."""
         group = self.groups.groups["RDP"] if group is None and self._groups is not None else group
         return super().reduce(tensor, group, reduce_op)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A partitioned module is complete again in checkpoints, before weights are loaded, and after the run."""
+"""Restores a partitioned module for checkpoints, before weights are loaded, and after the run."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class PipelineCheckpoints(ShardedCheckpoints, Host):
         """Write a checkpoint; called on all processes.
 
         Raises:
-            RuntimeError: On all of them, if one cannot write its shard.
+            RuntimeError: On all processes, if one cannot write its shard.
 
         """
         if self.saves_parts:
@@ -55,7 +55,7 @@ class PipelineCheckpoints(ShardedCheckpoints, Host):
             super().save_checkpoint(checkpoint, filepath, storage_options)
 
     def load_checkpoint(self, checkpoint_path: PathLike, weights_only: bool | None = None) -> StateDict:
-        """Read a checkpoint of either kind, complete, on each process."""
+        """Read a complete checkpoint, of either kind, on each process."""
         load_file = super().load_checkpoint
 
         def read(path: PathLike) -> StateDict:
@@ -69,7 +69,7 @@ class PipelineCheckpoints(ShardedCheckpoints, Host):
     def load_model_state_dict(self, checkpoint: Mapping[str, object], strict: bool = True) -> None:
         """Load into the complete module, which is partitioned again at its next step (as with a learning rate finder)."""
         if self._pipeline is not None:
-            self._make_whole()
+            self._restore_module()
         super().load_model_state_dict(checkpoint, strict)
 
     def lightning_module_state_dict(self) -> StateDict:
@@ -89,28 +89,28 @@ class PipelineCheckpoints(ShardedCheckpoints, Host):
         kind = self._pipeline.own_optimizer if self.saves_parts else self._pipeline.gather_optimizer
         return kind(bare_optimizer(optimizer))
 
-    def _cut_beside(self, pipeline: PipelinedModel) -> None:
-        """Cut what belongs to the module as it was cut: averages of its weights, and the optimizers' states."""
+    def _partition_averages_and_states(self, pipeline: PipelinedModel) -> None:
+        """Partition averages of the module's weights, and the optimizers' states, like the module."""
         for average in averages_of(callbacks_of(self.lightning_module.trainer)):  # type: ignore[union-attr]
             pipeline.follow(average)
         for optimizer in self.optimizers:
             pipeline.keep_own_state(optimizer)
 
-    def _make_whole(self) -> None:
+    def _restore_module(self) -> None:
         """Restore the full module on all processes, and the complete optimizer state on the first one."""
         pipeline = self._pipeline
         assert pipeline is not None
         states = [pipeline.gather_optimizer(optimizer) for optimizer in self.optimizers]
         pipeline.restore()
         self._pipeline = None
-        self._give_functions_back()
+        self._restore_functions()
         if self.global_rank == self.groups.pipeline_ranks[0]:
             for optimizer, state in zip(self.optimizers, states, strict=True):
                 optimizer.load_state_dict(state)
 
-    def _give_functions_back(self) -> None:
+    def _restore_functions(self) -> None:
         if self._script_gradients is not None:
-            self._script_gradients.give_back()
+            self._script_gradients.restore()
             self._script_gradients = None
 
     def on_exception(self, exception: BaseException) -> None:
@@ -120,10 +120,10 @@ class PipelineCheckpoints(ShardedCheckpoints, Host):
 
     def teardown(self) -> None:
         """Called when the Trainer ends a stage: the module is left complete, unless it has failed."""
-        self._give_functions_back()
+        self._restore_functions()
         if self._pipeline is not None:
-            if self._failed:  # another process may be gone, and gathering would wait for it
+            if self._failed:  # another process may have exited, and gathering would wait for it
                 rank_zero_warn("After the error the module remains partitioned: each process has its own stages only.")
-            elif not self._pipeline.was_delayed:  # else it may be larger than a process's memory
-                self._make_whole()
+            elif not self._pipeline.was_delayed:  # otherwise the model may exceed a process's memory
+                self._restore_module()
         super().teardown()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a pipeline refuses: options that contradict each other, and modules that it cannot train."""
+"""Checks for a pipeline: options that contradict each other, and modules that it cannot train."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 
 
 def check_options(degrees: ParallelDegrees, has_ends: bool, activation_checkpointing: bool) -> None:
-    """Refuse options of ``SMPStrategy`` that contradict each other.
+    """Raise for options of ``SMPStrategy`` that contradict each other.
 
     Args:
         degrees: The parallel layout.
-        has_ends: Whether the stages' ends were given.
+        has_ends: Whether ``ends`` was passed.
         activation_checkpointing: Whether activations are recomputed in the backward pass.
 
     Raises:
-        ParallelConfigError: If they do.
+        ParallelConfigError: If options contradict each other.
 
     """
     if degrees.pipeline == 1 and degrees.shard != 1:
@@ -49,14 +49,14 @@ def check_options(degrees: ParallelDegrees, has_ends: bool, activation_checkpoin
 
 
 def check_module(module: LightningModule, syncs_batch_norm: bool) -> None:
-    """Refuse a module that cannot be trained in a pipeline.
+    """Raise for a module that cannot be trained in a pipeline.
 
     Args:
         module: The LightningModule.
         syncs_batch_norm: Whether ``Trainer(sync_batchnorm=True)`` was set for a fit.
 
     Raises:
-        MisconfigurationException: If it cannot.
+        MisconfigurationException: If the module cannot be trained in a pipeline.
 
     """
     if syncs_batch_norm:
@@ -82,7 +82,7 @@ def is_compiled(module: nn.Module) -> bool:
 
 
 def uncompiled(module: nn.Module) -> Callable[[], AbstractContextManager[object]]:
-    """Returns what lets compiled modules run as they are: compiled code does not see that blocks are left out."""
+    """Returns a context in which compiled modules run uncompiled, as compiled code would not skip blocks."""
     if not is_compiled(module):
         return nullcontext
     rank_zero_info("strategy='smp' runs compiled modules uncompiled: each process calls a part of them.")

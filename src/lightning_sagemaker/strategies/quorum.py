@@ -18,7 +18,7 @@ from lightning_sagemaker.recovery.supervised import is_supervised
 
 
 def check_supervised() -> None:
-    """Refuse to begin without a supervisor.
+    """Raise if no supervisor started this process.
 
     Raises:
         RecoveryError: If no supervisor started this process.
@@ -36,15 +36,15 @@ def group_backend(given: str | None, device: torch.device) -> str:
     return on_gpu.watched(given or ("gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl"))
 
 
-def say_that_it_recovers(ranks: int, backend: str) -> None:
-    """Log, once, what recovers and that SMDDP does not take part."""
+def log_recovery(ranks: int, backend: str) -> None:
+    """Log once that the job recovers, and that SMDDP is not used."""
     rank_zero_info(
         f"Recovery in the job: {ranks} ranks, by {backend}. SMDDP is not used: its groups cannot be recreated in a process."
     )
 
 
 def broadcast_state(module: nn.Module) -> None:
-    """Give all ranks rank zero's weights and buffers, as DDP's wrapper does, which is not used. Collective."""
+    """Broadcast rank zero's weights and buffers, in place of DDP's wrapper, which is not used. Collective."""
     with torch.no_grad():
         for tensor in module.state_dict().values():
             if isinstance(tensor, torch.Tensor):
@@ -52,7 +52,7 @@ def broadcast_state(module: nn.Module) -> None:
 
 
 class QuorumEnvironment(SageMakerEnvironment):
-    """Ranks in the current quorum; the job's ranks are those of the start."""
+    """Cluster environment with the ranks of the current quorum; the job's ranks are those of the start."""
 
     def __init__(self, job: SageMakerJob, rank: JobRank) -> None:
         super().__init__(job)
@@ -60,15 +60,15 @@ class QuorumEnvironment(SageMakerEnvironment):
         self.update()
 
     def update(self) -> None:
-        """Use the ranks of the current quorum."""
+        """Update the ranks to those of the current quorum."""
         order = self._rank.order
         self._global_rank, self._world_size = order.index(self._rank.number), len(order)
-        if self._rank.joins:  # a replacement is not rank zero while it prepares, alone in its group: it writes nothing
+        if self._rank.joins:  # until it has joined, it must not write files as rank zero
             self._global_rank = max(1, self._rank.number)
         rank_zero_only.rank = self._global_rank
 
     def world_size(self) -> int:
-        """Number of ranks; those of the start for a script whose process is to join: it may divide its batches by it."""
+        """Number of ranks; for a replacement that is to join, that at the start, as a script may divide batches by it."""
         if self._rank.joins and is_read_by_script("world_size"):
             return self._rank.early.world_size
         return super().world_size()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the Trainer's strategies that keep training when a rank dies share (``recovery="in_job"``)."""
+"""Base of the Trainer's strategies that keep training when a rank dies (``recovery="in_job"``)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from lightning_sagemaker.strategies.quorum import (
     QuorumEnvironment,
     check_supervised,
     group_backend,
-    say_that_it_recovers,
+    log_recovery,
 )
 from lightning_sagemaker.strategies.trainer_defaults import add_callbacks
 
@@ -39,14 +39,14 @@ else:
 
 
 class RecoversInJob(Host):
-    """Mixin before a strategy, which then continues when a rank dies.
+    """Mixin before a strategy: training continues when a rank dies.
 
     The remaining ranks train on the full global batch, so a step has the same samples and the same mean gradient; a
-    replacement that the supervisor starts gets the state from another rank's memory.
+    replacement that the supervisor starts receives the state from another rank's memory.
 
     Args:
-        job: The job; read from the process's environment when None.
-        **kwargs: Those of the strategy.
+        job: The job; read from the process's environment if None.
+        **kwargs: Arguments of the strategy.
 
     Raises:
         RecoveryError: If no supervisor started this process.
@@ -57,7 +57,7 @@ class RecoversInJob(Host):
     _process_group_backend: str | None
     recovers = True
     is_asked = True
-    """Whether the script has set ``recovery="in_job"``; else it does so because it is supervised, and if it can."""
+    """Whether the script has set ``recovery="in_job"``; otherwise the job recovers because it is supervised, if it can."""
 
     def __init__(self, *args: object, job: SageMakerJob | None = None, **kwargs: object) -> None:
         super().__init__(*args, job=job, **kwargs)  # type: ignore[call-arg, arg-type]
@@ -71,7 +71,7 @@ class RecoversInJob(Host):
 
     @property
     def distributed_sampler_kwargs(self) -> StateDict:
-        """In a fit data is distributed to the ranks that the job was started with; else to the remaining ranks."""
+        """Arguments of the ``DistributedSampler``: in a fit for the ranks at the start, else for the current ranks."""
         module = self.lightning_module
         if self._rank is not None and module is not None and module.trainer.state.fn != "fit":
             return {"num_replicas": len(self._rank.order), "rank": self._rank.order.index(self._rank.number)}
@@ -92,7 +92,7 @@ class RecoversInJob(Host):
             This process, which has joined at the first call.
 
         Raises:
-            RecoveryError: If an earlier Trainer of the process has sharded in another way.
+            RecoveryError: If an earlier Trainer of the process has replicas of another size.
 
         """
         if self._rank is not None:  # a second stage of the same Trainer
@@ -106,10 +106,10 @@ class RecoversInJob(Host):
         restart_after_losses(rank)
         self.cluster_environment = QuorumEnvironment(self.job, rank)
         if rank.restarts:
-            rank.restarts = False  # the script's next Trainer begins something else
+            rank.restarts = False  # the script's next Trainer does not resume
             self._resume_from_checkpoint()
         self._fit = RecoveringFit(rank, self._form, self._world, rank.replicas, self.is_asked)
-        say_that_it_recovers(self._world, self._get_process_group_backend())
+        log_recovery(self._world, self._get_process_group_backend())
         return rank
 
     def _resume_from_checkpoint(self) -> None:
@@ -125,7 +125,7 @@ class RecoversInJob(Host):
         self.cluster_environment.update()
 
     def set_world_ranks(self) -> None:
-        """Called by the strategy; the ranks are those of the quorum."""
+        """Set the ranks to those of the quorum; called by the strategy."""
         rank_zero_only.rank = self.global_rank
 
     # The Trainer
@@ -133,7 +133,7 @@ class RecoversInJob(Host):
     def connect(self, model: LightningModule) -> None:
         """Called when the Trainer begins a stage."""
         super().connect(model)
-        add_callbacks(model.trainer, beats=False)  # the coordinator notices a rank that is frozen
+        add_callbacks(model.trainer, beats=False)  # the coordinator detects a frozen rank
         if not any(isinstance(callback, AutoResume) for callback in callbacks_of(model.trainer)):
             callbacks_of(model.trainer).append(AutoResume(search=False))
 
@@ -155,11 +155,11 @@ class RecoversInJob(Host):
     def reduce(
         self, tensor: Tensor, group: ProcessGroup | None = None, reduce_op: dist.ReduceOp | str | None = "mean"
     ) -> Tensor:
-        """As in DDP, but a mean of integers is not truncated: Lightning counts samples in them, and ranks differ.
+        """As in DDP, but a mean of integers is not truncated: Lightning averages counts of samples, which differ by rank.
 
         Args:
             tensor: Tensor of this rank.
-            group: None for all ranks.
+            group: Process group; None for all ranks.
             reduce_op: ``"mean"``, ``"sum"`` or an operation of torch.
 
         """
@@ -173,12 +173,12 @@ class RecoversInJob(Host):
         return super().reduce(tensor, group, reduce_op)  # type: ignore[safe-super]
 
     def on_train_batch_start(self, batch: object, batch_idx: int) -> None:
-        """Called by the loop with each batch."""
+        """Start a batch; called by the loop."""
         assert self._fit is not None
         self._fit.begin_batch(batch, batch_idx)
 
     def backward(self, closure_loss: Tensor, optimizer: Optimizer | None, *args: object, **kwargs: object) -> Tensor:
-        """As Lightning's; the hooks after the last backward pass of a step have averaged gradients, as with DDP.
+        """As in Lightning; the hooks after a step's last backward pass see averaged gradients, as with DDP.
 
         Raises:
             RanksChanged: If the step is not committed.
@@ -198,7 +198,7 @@ class RecoversInJob(Host):
     def optimizer_step(
         self, optimizer: Optimizer, closure: Callable[[], object], model: nn.Module | None = None, **kwargs: object
     ) -> object:
-        """Step if all ranks can.
+        """Step if all ranks can commit the step.
 
         Raises:
             RanksChanged: If the step is not committed.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the gradients of a data parallel strategy are reduced, for the Trainer and Fabric."""
+"""Configures how the gradients of a data parallel strategy are reduced, for the Trainer and Fabric."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ else:
 
 OPTIONS = ("gradient_reduction", "gradient_compression", "powersgd_rank", "powersgd_start")
 KEY = "gradient_reduction"
-"""Of a checkpoint."""
+"""Key in a checkpoint."""
 
 
 M = TypeVar("M", bound=nn.Module)
@@ -43,13 +43,13 @@ class _WithOptions(Host):
     Args:
         gradient_reduction: ``"flat"``: DDP's own all-reduce; ``"hierarchical"``: within hosts, between hosts, within
             hosts; ``"auto"``: the fastest in a measurement of about two seconds.
-        gradient_compression: Compression: ``"bf16"``, ``"fp16"``, or low-rank matrices (``"powersgd"``).
-        powersgd_rank: Rank of these matrices; 4 if None.
+        gradient_compression: ``"bf16"``, ``"fp16"``, or low-rank matrices (``"powersgd"``); None for no compression.
+        powersgd_rank: Rank of PowerSGD's matrices; 4 if None.
         powersgd_start: Exact optimizer steps before PowerSGD starts; 1000 if None.
-        **kwargs: Those of the strategy.
+        **kwargs: Arguments of the strategy.
 
     Raises:
-        MisconfigurationException: If they contradict each other, or the strategy's other arguments.
+        MisconfigurationException: If these options contradict each other, or the strategy's other arguments.
 
     """
 
@@ -63,14 +63,14 @@ class _WithOptions(Host):
         **kwargs: Any,
     ) -> None:
         self._reduction = ReductionOptions(gradient_reduction, gradient_compression, powersgd_rank, powersgd_start)
-        self._reduction.check_beside(kwargs)
+        self._reduction.check_other_arguments(kwargs)
         self._groups: Groups | None = None
         self._engine: Engine | None = None
         self._before: Checkpoint = {}
         super().__init__(*args, **kwargs)
 
     def setup_environment(self) -> None:
-        """Called in each process before it does anything; makes the process group.
+        """Called first in each process; creates the process group.
 
         Raises:
             MisconfigurationException: If gradients of this precision cannot be compressed this way.
@@ -89,14 +89,14 @@ class _WithOptions(Host):
             self._groups = Groups(Topology.of(of_all(self.node_rank, self.world_size)), backend, self._timeout)
         size = sum(parameter.nbytes for parameter in _trained(model))
         self._engine = Engine(self._reduction, self._groups, self.root_device, size, self._before)
-        rank_zero_info(f"Gradient reduction: {self._engine.plan.words}. {self._engine.reason}")
+        rank_zero_info(f"Gradient reduction: {self._engine.plan.description}. {self._engine.reason}")
         if self._engine.reducer is not None:
             attach(model, self._engine.reducer)
         return model
 
 
 class ReducedGradients(_WithOptions, TrainerHost):
-    """For the Trainer; a checkpoint has the selected algorithm, and PowerSGD's error buffers."""
+    """For the Trainer; checkpoints contain the selected algorithm, and PowerSGD's error buffers."""
 
     _looked_in: int | None = None
     """Epoch."""
@@ -137,7 +137,7 @@ class ReducedGradients(_WithOptions, TrainerHost):
 
     def save_checkpoint(self, checkpoint: Checkpoint, *args: Any, **kwargs: Any) -> None:
         """Write a checkpoint; called on all processes."""
-        if self._engine is not None and checkpoint.get("optimizer_states"):  # one of the weights alone resumes nothing
+        if self._engine is not None and checkpoint.get("optimizer_states"):  # not in a checkpoint of weights only
             checkpoint[KEY] = self._engine.as_dict()
             if isinstance(self._engine.reducer, LowRankReducer):
                 assert self.model is not None
@@ -155,15 +155,15 @@ class FabricReducedGradients(_WithOptions, FabricHost):
     """Fabric's."""
 
     def setup_module(self, module: nn.Module) -> DistributedDataParallel:
-        """The module in its wrapper."""
+        """Wrap the module."""
         return self._reduced(super().setup_module(module))
 
 
-def refuse_beside_recovery(arguments: dict[str, object]) -> None:
-    """Refuse the options for a strategy that recovers in the job, whose process groups are recreated.
+def refuse_with_recovery(arguments: dict[str, object]) -> None:
+    """Raise if options are set for a strategy that recovers in the job, whose process groups are recreated.
 
     Args:
-        arguments: As given; the options are removed.
+        arguments: Arguments of the strategy; the options are removed.
 
     Raises:
         MisconfigurationException: If one differs from its default.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the ranks of a pipeline's replicas exchange around a step: batches before it, metric states after it."""
+"""Exchange between the ranks of a pipeline's replicas: batches before a step, metric states after it."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ class ReplicaBatches(Host):
     groups: ParallelGroups
     _pipeline: PipelinedModel | None
     _whole_batches = False
-    _cuts: dict[object, Cut]  # of each loader
+    _cuts: dict[object, Cut]  # by loader
     _said_one_part = False
 
     def _use(self, name: str, args: Sequence[object]) -> str | None:
-        """A step of which the first says what of its batches each stage reads; None if it does not say so for others."""
+        """Key of steps whose first run determines the tensors that each stage reads; None if later steps may differ."""
         module = self.lightning_module
         assert module is not None
         return None if self._whole_batches or module.trainer.sanity_checking else f"{name}{args[1:]}"
@@ -53,32 +53,32 @@ class ReplicaBatches(Host):
         return batch_of_first(batch, self.groups, self.root_device, use if self._pipeline else None)
 
     def _microbatches(self, name: str, batch: object, args: Sequence[object]) -> tuple[list[object], list[float]]:
-        """The batch in microbatches, and their weights."""
+        """Split a batch into microbatches; returns them and their weights."""
         size = self._batch_size(name, args)
         cut = self._cuts.setdefault((name, args[1:], size), Cut(self.degrees.microbatches, size))
         parts, weights, reason = cut(batch)
         if reason:
-            self._say_one_part(
+            self._log_one_part(
                 f"The batch of {name} runs as one microbatch: {reason}. HINT: a batch is split by the first dimension of its"
                 " tensors, or by a method smp_slice of its object; what is not per-sample can be a buffer of the module."
             )
         return list(parts), list(weights)
 
-    def _say_one_part(self, message: str) -> None:
+    def _log_one_part(self, message: str) -> None:
         if not self._said_one_part:
             self._said_one_part = True
             rank_zero_info(message)
 
     def _even_parts(self, name: str, batch: object, args: Sequence[object]) -> list[object]:
-        """The batch in microbatches, or in one where it cannot be split evenly: evaluations log each with equal weight."""
+        """Split a batch into equal microbatches, or keep it as one: evaluations log each with equal weight."""
         parts, weights = self._microbatches(name, batch, args)
         if len({*weights}) == 1:
             return parts
-        self._say_one_part(f"Batches of {name} that cannot be split evenly, as the last may be, run as one microbatch.")
+        self._log_one_part(f"Batches of {name} that cannot be split evenly, as the last may be, run as one microbatch.")
         return [batch]
 
     def _batch_size(self, name: str, args: Sequence[object]) -> int | None:
-        """That of the loader of a step; None if it does not say so, or if there are several for one step."""
+        """The batch size of a step's loader; None if it is unknown, or if a step has several loaders."""
         assert self.lightning_module is not None
         found = getattr(self.lightning_module.trainer, _LOADERS[name])
         if isinstance(found, list | tuple) and name != "training_step":
@@ -89,13 +89,13 @@ class ReplicaBatches(Host):
 
 
 def batch_of_first(batch: object, groups: ParallelGroups, device: torch.device, use: str | None = None) -> object:
-    """The batch of the first process of this model replica, on all of them. Collective over the replica.
+    """Broadcast the batch of the first process of this model replica. Collective over the replica.
 
     Args:
         batch: The batch of this process.
         groups: Process groups of the parallel layout.
         device: Device of this process.
-        use: What is done with it: only what this process has read in the first such step has values; None: all of it.
+        use: Purpose of the batch: only tensors that this process read in the first such step are sent. None for all.
 
     """
     shared = groups.batches.share(batch, use)
@@ -103,16 +103,16 @@ def batch_of_first(batch: object, groups: ParallelGroups, device: torch.device, 
 
 
 @contextmanager
-def noting_reads(batch: object, parts: Sequence[object], groups: ParallelGroups, use: str | None) -> Iterator[Reads]:
-    """Around a step with the batch that was shared last: find out which of its tensors this process reads.
+def recording_reads(batch: object, parts: Sequence[object], groups: ParallelGroups, use: str | None) -> Iterator[Reads]:
+    """Context for a step with the last shared batch, which records the tensors that this process reads.
 
-    What it gives is to look into what the step returns and logs.
+    Its value records the tensors that the step returns and logs.
 
     Args:
-        batch: That batch.
-        parts: Its microbatches.
+        batch: The batch.
+        parts: The microbatches of the batch.
         groups: Process groups of the parallel layout.
-        use: What is done with it; None: nothing is noted.
+        use: Purpose of the batch; None to record nothing.
 
     """
     channel = groups.batches
@@ -123,13 +123,13 @@ def noting_reads(batch: object, parts: Sequence[object], groups: ParallelGroups,
     reads = Reads([tensors_in(part) for part in parts])
     with reads:
         yield reads
-    # Where parts have other tensors, of some of the samples, all may be read. The last is that of floating-point numbers.
+    # If parts have other numbers of tensors, all count as read. The last tensor holds the floating-point numbers.
     has_own = any(len(tensors_in(part)) != count for part in parts)
     channel.note_reads(use, {*(range(count) if has_own else reads.found), count})
 
 
 def gather_of_last_stages(tensor: Tensor, degrees: ParallelDegrees, world_size: int) -> list[Tensor]:
-    """A metric's states of all replicas, from their last stages, which see every step. Collective.
+    """Gather a metric's states of all replicas, from their last stages, which run every step. Collective.
 
     Args:
         tensor: State of this process.

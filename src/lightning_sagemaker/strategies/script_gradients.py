@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions that a script calls on all gradients of a module that is partitioned: they take part in all stages'.
+"""Replaces functions that a script calls on all gradients of a partitioned module, so that they cover all stages.
 
 These are ``torch.nn.utils.clip_grad_norm_`` and Lightning's ``grad_norm``.
 """
@@ -22,20 +22,20 @@ class Gradients(Protocol):
     """Gradients of all stages. Collective over a model replica."""
 
     def clip_norm(self, parameters: Sequence[nn.Parameter], max_norm: float, norm_type: float = 2.0) -> Tensor:
-        """Clip by their global norm; returns the norm before."""
+        """Clip gradients by their global norm; returns the norm before clipping."""
 
     def grad_norms(self, parameters: Sequence[nn.Parameter], norm_type: float) -> Tensor:
-        """The norm of each; NaN for a parameter without a gradient."""
+        """The norm of each gradient; NaN for a parameter without one."""
 
 
 class ScriptGradients:
-    """Replaces the functions where a script may have them: in their packages, and in the files of its own classes.
+    """Replaces the functions where a script may refer to them: in their packages, and in the files of its own classes.
 
-    Parameters that a process does not hold are in a script's list like all others, so all processes take part.
+    A script's list of parameters contains those that the process does not hold, too, so all processes call the functions.
 
     Args:
-        gradients: Those of the module.
-        module: Module that is partitioned.
+        gradients: Gradients of the module.
+        module: The partitioned module.
         callbacks: Other objects of the script's classes.
 
     """
@@ -56,8 +56,8 @@ class ScriptGradients:
                 self._replaced.append((place, name, function))
                 setattr(place, name, by)
 
-    def give_back(self) -> None:
-        """Leave the functions as they were found."""
+    def restore(self) -> None:
+        """Restore the functions."""
         for place, name, function in self._replaced:
             setattr(place, name, function)
         self._replaced.clear()

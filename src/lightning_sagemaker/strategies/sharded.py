@@ -43,7 +43,7 @@ _STEPS = ("training_step", "validation_step", "test_step", "predict_step")
 
 
 class _ChecksummedStrategy(ShardedCheckpoints, ModelParallelStrategy):
-    """Lightning's strategy; sharded checkpoints have checksums, and may be in S3."""
+    """Lightning's strategy, with checksums in sharded checkpoints, which may be in S3."""
 
     @property
     def num_nodes(self) -> int:
@@ -59,7 +59,7 @@ class _ChecksummedStrategy(ShardedCheckpoints, ModelParallelStrategy):
         """Write a checkpoint; called on all processes.
 
         Raises:
-            RuntimeError: On all of them, if one cannot write or upload its shard.
+            RuntimeError: On all processes, if one cannot write or upload its shard.
 
         """
         if self._save_distributed_checkpoint:
@@ -113,7 +113,7 @@ class SMPShardedStrategy(AsyncCheckpointing, ShardedLayout, JobAware, JobDefault
     def setup_environment(self) -> None:
         module = self.lightning_module
         assert module is not None
-        check_trainer(module.trainer, partitions=False)  # before there is any process group
+        check_trainer(module.trainer, partitions=False)  # before any process group is created
         super().setup_environment()
         build, mesh = module.configure_model, self.mesh()
 
@@ -134,7 +134,7 @@ class SMPShardedStrategy(AsyncCheckpointing, ShardedLayout, JobAware, JobDefault
 
     @override
     def batch_to_device(self, batch: object, device: torch.device | None = None, dataloader_idx: int = 0) -> object:
-        """The batch of the first of the processes of a tensor parallel group, on all of them."""
+        """Move a batch to the device; the first process of a tensor parallel group broadcasts its batch."""
         if self._tensor_group is not None:
             box = [batch]
             dist.broadcast_object_list(box, dist.get_global_rank(self._tensor_group, 0), self._tensor_group)
@@ -160,12 +160,12 @@ class SMPShardedStrategy(AsyncCheckpointing, ShardedLayout, JobAware, JobDefault
 class FabricSMPShardedStrategy(ShardedLayout, JobAware, FabricModelParallelStrategy):
     """The counterpart of :class:`~lightning_sagemaker.SMPShardedStrategy` for ``Fabric(strategy="smp")``.
 
-    Processes of a tensor parallel group must be given the same batches, which ``fabric.setup_dataloaders`` ensures.
+    Processes of a tensor parallel group must receive the same batches, which ``fabric.setup_dataloaders`` ensures.
 
     Args:
-        parallelize_fn: Function of the module and ``device_mesh`` that parallelizes or shards it, and returns it; if it
-            does either, that is all that is done.
-        save_distributed_checkpoint: Each process writes its shard into a folder; else rank zero writes one file.
+        parallelize_fn: Function of the module and ``device_mesh`` that parallelizes or shards it and returns it; if it
+            does either, nothing else is parallelized or sharded.
+        save_distributed_checkpoint: Whether each process writes its shard into a folder, else rank zero writes one file.
         **kwargs: ``parameters``, ``degrees``, ``job`` and ``activation_checkpointing`` of
             :class:`~lightning_sagemaker.strategies.smp_parameters.ParallelLayout`, and those of
             ``lightning.fabric.strategies.ModelParallelStrategy``.
@@ -214,7 +214,7 @@ class FabricSMPShardedStrategy(ShardedLayout, JobAware, FabricModelParallelStrat
     def setup_module_and_optimizers(
         self, module: nn.Module, optimizers: list[Optimizer], scheduler: object = None
     ) -> tuple[nn.Module, list[Optimizer], Any]:
-        """Sharding replaces parameters, so optimizers created before it get the new ones."""
+        """Shard the module, and replace its parameters in optimizers that were created before."""
         names = {id(parameter): name for name, parameter in module.named_parameters()}
         module = self.setup_module(module)
         parameters = dict(module.named_parameters())
@@ -228,7 +228,7 @@ class FabricSMPShardedStrategy(ShardedLayout, JobAware, FabricModelParallelStrat
         """Write a checkpoint; called on all processes. One file is written under a temporary name first.
 
         Raises:
-            RuntimeError: On all of them, if one cannot write.
+            RuntimeError: On all processes, if one cannot write.
 
         """
         write: Callable[..., None] = super().save_checkpoint
@@ -255,7 +255,7 @@ class FabricSMPShardedStrategy(ShardedLayout, JobAware, FabricModelParallelStrat
             run_and_sync_errors(save)
         except RuntimeError as error:
             if isinstance(error.__cause__, (TypeError, ValueError, NotImplementedError)):
-                raise error.__cause__ from None  # of the arguments, so on all ranks, as Lightning raises it
+                raise error.__cause__ from None  # an error of the arguments, so on all ranks, as Lightning raises it
             raise
 
     @override
@@ -277,7 +277,7 @@ class FabricSMPShardedStrategy(ShardedLayout, JobAware, FabricModelParallelStrat
         """Clip by the norm over all processes.
 
         Raises:
-            MisconfigurationException: With another ``norm_type`` than 2.
+            MisconfigurationException: If ``norm_type`` is not 2.
 
         """
         if norm_type != 2.0:

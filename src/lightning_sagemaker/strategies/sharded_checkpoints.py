@@ -32,10 +32,10 @@ class ShardedCheckpoints:
 
 
 def local_target(path: PathLike) -> Path:
-    """``path``, if it is one of a file system.
+    """``path`` as a path of a file system.
 
     Raises:
-        MisconfigurationException: If it is an address, which would be taken for the name of a folder.
+        MisconfigurationException: If it is a URL, which would be used as the name of a folder.
 
     """
     if "://" in str(path):

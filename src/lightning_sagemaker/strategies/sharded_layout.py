@@ -23,16 +23,16 @@ _AUTO = "auto"
 
 
 class ShardedLayout(ParallelLayout):
-    """Shared by the Trainer's and Fabric's strategies: the mesh, and parallelizing the module on it.
+    """Base of the Trainer's and Fabric's strategies: creates the device mesh, and parallelizes the module on it.
 
     Args:
-        data_parallel_size: Number of replicas; refused if the processes make another. Default: as many as there are.
-        tensor_parallel_size: Number of processes that matrices are sharded across, as the tensor parallel degree of
-            ``parameters`` or ``degrees``, which are then optional. Default: theirs.
+        data_parallel_size: Number of replicas, which must match the number of processes. Default: as many as there are.
+        tensor_parallel_size: Number of processes that matrices are sharded across, like the tensor parallel degree of
+            ``parameters`` or ``degrees``, which are then optional. Default: that degree.
         parameters: SageMaker's ``mp_parameters``. Default: those of the job.
         degrees: The same as an object; overrides ``parameters``.
-        job: The job; read from the process's environment when None.
-        **kwargs: Those of :class:`~lightning_sagemaker.strategies.smp_parameters.ParallelLayout`, and of Lightning's
+        job: The job; read from the process's environment if None.
+        **kwargs: Arguments of :class:`~lightning_sagemaker.strategies.smp_parameters.ParallelLayout`, and of Lightning's
             strategy.
 
     Raises:
@@ -65,12 +65,12 @@ class ShardedLayout(ParallelLayout):
         self._asked_replicas = data_parallel_size
 
     def _setup_distributed(self) -> None:
-        check_shardable(self.root_device.type)  # these two refuse before there is any process group
+        check_shardable(self.root_device.type)  # these two raise before any process group is created
         self._data_parallel_size = check_replicas(self.degrees, self.world_size, self._asked_replicas)
         super()._setup_distributed()
 
     def mesh(self) -> DeviceMesh:
-        """As :func:`~lightning_sagemaker.parallel.sharding.make_mesh`."""
+        """Create the device mesh; see :func:`~lightning_sagemaker.parallel.sharding.make_mesh`."""
         return make_mesh(self.degrees, self.world_size, self.root_device.type)
 
     def sharding_options(self) -> ShardOptions:
@@ -81,16 +81,16 @@ class ShardedLayout(ParallelLayout):
         """Parallelize and shard ``module`` in place, with the weights of the first process. Collective over all processes.
 
         Args:
-            module: Complete module.
-            mesh: As :meth:`mesh` makes it.
-            methods: Names of its methods other than ``forward`` that are called from outside.
+            module: The complete module.
+            mesh: The device mesh from :meth:`mesh`.
+            methods: Names of the module's methods other than ``forward`` that are called from outside.
 
         """
         with torch.no_grad():
             for tensor in [*module.parameters(), *module.buffers()]:
-                if isinstance(tensor, DTensor) or tensor.is_meta:  # sharded or made by the user, materialized later
+                if isinstance(tensor, DTensor) or tensor.is_meta:  # sharded by the user, or materialized later
                     continue
-                found = tensor.data.to(self.root_device)  # one by one: all of them may not fit there
+                found = tensor.data.to(self.root_device)  # one at a time, as all of them may not fit there
                 dist.broadcast(found, 0)
                 tensor.data.copy_(found)
         saving = self.activation_checkpointing, self.degrees.offload_activations
@@ -105,7 +105,7 @@ def with_tensor_size(degrees: ParallelDegrees, size: int | str) -> ParallelDegre
     """The degrees with Lightning's ``tensor_parallel_size``.
 
     Args:
-        degrees: SageMaker's.
+        degrees: SageMaker's degrees.
         size: Number of processes, or ``auto``.
 
     Raises:
@@ -122,22 +122,22 @@ def with_tensor_size(degrees: ParallelDegrees, size: int | str) -> ParallelDegre
     return dataclasses.replace(degrees, tensor=size)
 
 
-def check_replicas(degrees: ParallelDegrees, world_size: int, asked: int | str) -> int:
-    """Number of replicas.
+def check_replicas(degrees: ParallelDegrees, world_size: int, requested: int | str) -> int:
+    """Check and return the number of replicas.
 
     Args:
-        degrees: SageMaker's.
+        degrees: SageMaker's degrees.
         world_size: Number of processes.
-        asked: Lightning's ``data_parallel_size``.
+        requested: Lightning's ``data_parallel_size``.
 
     Raises:
-        ParallelConfigError: If the processes make another number of them.
+        ParallelConfigError: If ``data_parallel_size`` does not match the number of processes.
 
     """
     replicas = degrees.replicas(world_size)
-    if asked not in (_AUTO, replicas):
+    if requested not in (_AUTO, replicas):
         raise ParallelConfigError(
-            f"data_parallel_size={asked!r} was set, but {world_size} processes with a tensor parallel degree of"
+            f"data_parallel_size={requested!r} was set, but {world_size} processes with a tensor parallel degree of"
             f" {degrees.tensor} are {replicas} replicas. HINT: leave it out, or set data_parallel_size={replicas}."
         )
     return replicas

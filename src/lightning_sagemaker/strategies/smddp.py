@@ -27,17 +27,17 @@ class SMDDPStrategy(MayRecover, SMDDPBackend, ReducedGradients, JobDDPStrategy):
     why.
 
     Args:
-        job: The job; read from the process's environment when None.
-        recovery: As in :class:`~lightning_sagemaker.SageMakerDDPStrategy`; then without SMDDP, whose groups cannot be
+        job: The job; read from the process's environment if None.
+        recovery: As in :class:`~lightning_sagemaker.SageMakerDDPStrategy`; ``"in_job"`` without SMDDP: its groups cannot be
             recreated in a process.
-        gradient_reduction: How gradients are reduced. ``"flat"``: DDP's own all-reduce. ``"hierarchical"``: within
+        gradient_reduction: Algorithm of the gradient reduction. ``"flat"``: DDP's own all-reduce. ``"hierarchical"``: within
             hosts, between hosts on slices, within hosts. ``"auto"``: the fastest in a measurement of about two seconds,
             whose result may differ across starts.
         gradient_compression: Lossy compression: ``"bf16"``, ``"fp16"`` (summed in float32), or low-rank matrices with
             error feedback (``"powersgd"``). ``"auto"`` compresses only where that is faster.
         powersgd_rank: Rank of PowerSGD's matrices; 4 if None.
         powersgd_start: Exact optimizer steps before PowerSGD starts; 1000 if None.
-        **kwargs: Those of ``lightning.pytorch.strategies.DDPStrategy``; ``process_group_backend`` overrides the choice.
+        **kwargs: Arguments of ``lightning.pytorch.strategies.DDPStrategy``; ``process_group_backend`` overrides the choice.
 
     Raises:
         SageMakerJobError: If the environment contradicts itself, or the Trainer's arguments contradict the job.
@@ -49,8 +49,8 @@ class SMDDPStrategy(MayRecover, SMDDPBackend, ReducedGradients, JobDDPStrategy):
     def setup(self, trainer: Trainer) -> None:
         super().setup(trainer)
         if self.root_device.type == "cpu":
-            # Lightning evaluates without inference mode where it reads that the group is gloo's; here it would read another
-            # name for it. Gloo of torch 2.5 cannot write to such tensors, and none can be trained with afterwards.
+            # Lightning disables inference mode in evaluations if the backend's name is gloo; this group has another
+            # name. gloo of torch 2.5 cannot write to inference tensors, and these cannot be trained afterwards.
             for loop in (trainer.validate_loop, trainer.test_loop, trainer.predict_loop):
                 loop.inference_mode = False
 
@@ -59,16 +59,16 @@ class FabricSMDDPStrategy(FabricMayRecover, SMDDPBackend, FabricReducedGradients
     """The counterpart of :class:`~lightning_sagemaker.SMDDPStrategy` for ``Fabric(strategy="smddp")``.
 
     Args:
-        job: The job; read from the process's environment when None.
+        job: The job; read from the process's environment if None.
         recovery: As in :class:`~lightning_sagemaker.SageMakerDDPStrategy`, with
             :class:`~lightning_sagemaker.strategies.fabric_in_job.FabricInJobDDPStrategy`, for an
             :class:`~lightning_sagemaker.InterruptibleLoop`.
         gradient_reduction: ``"flat"``, ``"hierarchical"`` or ``"auto"``, as in
             :class:`~lightning_sagemaker.SMDDPStrategy`.
-        gradient_compression: ``"bf16"``, ``"fp16"``, ``"powersgd"`` or None, likewise.
-        powersgd_rank: Likewise.
-        powersgd_start: Likewise.
-        **kwargs: Those of ``lightning.fabric.strategies.DDPStrategy``; ``process_group_backend`` overrides the choice.
+        gradient_compression: ``"bf16"``, ``"fp16"``, ``"powersgd"`` or None.
+        powersgd_rank: Rank of PowerSGD's matrices; 4 if None.
+        powersgd_start: Exact optimizer steps before PowerSGD starts; 1000 if None.
+        **kwargs: Arguments of ``lightning.fabric.strategies.DDPStrategy``; ``process_group_backend`` overrides the choice.
 
     Raises:
         SageMakerJobError: If the environment contradicts itself, or Fabric's arguments contradict the job.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where ``strategy="smp"`` takes its layout from."""
+"""Reads the parallel layout of ``strategy="smp"`` from the job or the strategy's arguments."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class ParallelLayout(Host):
     Args:
         parameters: SageMaker's ``mp_parameters``. Default: those of the job.
         degrees: The same as an object; overrides ``parameters``.
-        job: The job; read from the process's environment when None.
-        activation_checkpointing: Blocks save only their inputs for the backward pass, and are recomputed there.
+        job: The job; read from the process's environment if None.
+        activation_checkpointing: Whether blocks save only their inputs, and are recomputed in the backward pass.
 
     Raises:
         ParallelConfigError: If the parameters contradict each other, or there are none.
-        TypeError: If this strategy does not have an argument; so a misspelt `parameters` is not ignored.
+        TypeError: If an argument is unknown, so that a misspelt ``parameters`` is not ignored.
 
     """
 
@@ -60,7 +60,7 @@ class ParallelLayout(Host):
         return {"num_replicas": replicas, "rank": self.degrees.coordinates(self.global_rank, self.world_size).replica}
 
     def sync_seed(self, group: ProcessGroup | None) -> None:
-        """Give a tensor parallel group the same seed, as dropout on replicated activations must not differ. Collective.
+        """Broadcast the seed in a tensor parallel group, as dropout on replicated activations must be equal. Collective.
 
         Args:
             group: Process group of the tensor parallel processes.
@@ -80,12 +80,12 @@ class ParallelLayout(Host):
 def degrees_of(
     job: SageMakerJob, parameters: Mapping[str, object] | None, degrees: ParallelDegrees | None
 ) -> tuple[ParallelDegrees, list[str]]:
-    """The layout of ``strategy="smp"``, and a line for each parameter without effect.
+    """The layout of ``strategy="smp"``, and a log line for each parameter without effect.
 
     Args:
-        job: The job as read.
+        job: The job.
         parameters: ``mp_parameters`` from Python; those of the job if None.
-        degrees: Overrides both.
+        degrees: The parallel layout; overrides both.
 
     Raises:
         ParallelConfigError: If there are none, or this version does not support them.
@@ -108,16 +108,16 @@ def degrees_of(
 
 
 def refuse_partitions(degrees: ParallelDegrees, strategy: str, reason: str, instead: str) -> None:
-    """Refuse pipeline stages in a strategy that has none.
+    """Raise for pipeline stages in a strategy that does not support them.
 
     Args:
         degrees: The parallel layout.
         strategy: Name of the strategy.
-        reason: Why it has none.
-        instead: What to use.
+        reason: Why the strategy has no pipeline stages.
+        instead: Strategy to use instead.
 
     Raises:
-        ParallelConfigError: If there are any.
+        ParallelConfigError: If partitions are requested.
 
     """
     if degrees.pipeline > 1:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the processes of this host are started: by a launcher, by Lightning (``start_method``), or manually."""
+"""Chooses how the processes of this host are started: by a launcher, by Lightning (``start_method``), or manually."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from lightning_sagemaker._lightning import (
 )
 from lightning_sagemaker.job import Launcher, SageMakerJob, by_hand
 from lightning_sagemaker.job.process import begin_start, end_start
-from lightning_sagemaker.strategies.machine import say_once
+from lightning_sagemaker.strategies.machine import log_once
 
 _POPEN = "popen"
 """Lightning's default: the script is re-run for each other process."""
@@ -58,34 +58,34 @@ def choose(strategy: _Startable) -> bool:
     """Choose the start method of a strategy, before its launcher is created.
 
     Args:
-        strategy: With its environment and devices.
+        strategy: Strategy with its environment and devices.
 
     Returns:
-        Whether it needs a launcher: a single process in a notebook does not.
+        Whether the strategy needs a launcher: a single process in a notebook does not.
 
     Raises:
-        MisconfigurationException: If the script would have to be re-run in a notebook; ``RuntimeError`` in Fabric.
+        MisconfigurationException: If the script would have to be re-run in a notebook. In Fabric, ``RuntimeError``.
 
     """
     job, environment = strategy.job, strategy.cluster_environment
     if job.by_hand:
-        say_once(job.notes[-1])
+        log_once(job.notes[-1])
     method = getattr(strategy, "_start_method", _POPEN)
     if job.launcher is not Launcher.NONE:
         if method != _POPEN:
-            say_once(f"start_method={method!r} is ignored: {job.launcher.value} has already started the processes.")
+            log_once(f"start_method={method!r} is ignored: {job.launcher.value} has already started the processes.")
             strategy._start_method = _POPEN
         return True
     assert environment is not None
     if environment.creates_processes_externally:
         return True
     if method == _POPEN:
-        # The launcher calls it before it starts processes.
+        # The launcher calls this method before it starts processes.
         shadow(environment, "validate_settings", partial(_begin, environment))
     if method != _POPEN or not is_interactive():
         return True
     if strategy.world_size > 1 and getattr(strategy, "forks_in_notebooks", False):
-        say_once("Starting the processes by start_method='fork': this is a notebook or an interactive interpreter.")
+        log_once("Starting the processes by start_method='fork': this is a notebook or an interactive interpreter.")
         strategy._start_method = "fork"
         return True
     if strategy.world_size > 1:
@@ -99,9 +99,9 @@ def choose(strategy: _Startable) -> bool:
 
 
 def unshare(strategy: _Startable) -> None:
-    """Give each process that the fork server starts weights of its own; called once there is a launcher.
+    """Give each process that the fork server starts its own copy of the weights; called once the launcher is created.
 
-    Tensors that are sent to another process are in memory that both share, and on CPUs all would train the same weights.
+    Tensors that are sent to another process are in shared memory, so on CPUs all processes would train the same weights.
     Lightning (2.6.6) copies them for ``spawn`` only.
     """
     if getattr(strategy, "_start_method", _POPEN) == _FORKSERVER:
@@ -130,16 +130,16 @@ def _with_own_memory(module: torch.nn.Module) -> torch.nn.Module:
 
 
 def _begin(environment: ClusterEnvironment, num_devices: int, num_nodes: int) -> None:
-    # The class's, as the environment may have come from another Trainer, which replaced its own.
+    # The class's method, as the environment may be from another Trainer, which has replaced the instance's.
     type(environment).validate_settings(environment, num_devices, num_nodes)
     begin_start()
 
 
 def check(strategy: _Startable) -> None:
-    """Check, in each process, that manually started ones match the strategy; Lightning has started its own by now.
+    """Check, in each process, that manually started processes match the strategy; Lightning has started its own by now.
 
     Raises:
-        SageMakerJobError: If not.
+        SageMakerJobError: If they do not match.
 
     """
     end_start()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plain attributes of a LightningModule that its training step changes: counters, lists of outputs.
 
-In a pipeline only the last stage runs a training step to its end. What it has changed then, the others take over, so that
-hooks at the end of an epoch find the same on all processes, as in one.
+In a pipeline only the last stage runs a training step to its end. The other stages take over its changes, so that
+hooks at the end of an epoch see the same values on all processes, as with one process.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from lightning_sagemaker.strategies.merge import detached
 
 
 class Grown(NamedTuple):
-    """A list has got more entries.
+    """The change of a list that entries were appended to.
 
     Attributes:
-        length: It had so many.
-        entries: The new ones.
+        length: Number of entries before.
+        entries: The appended entries.
 
     """
 
@@ -32,10 +32,10 @@ class Grown(NamedTuple):
 
 
 class StepAttributes:
-    """Those that a step changes: what :mod:`~lightning_sagemaker.checkpoint.plain_values` calls plain.
+    """Detects changes of a module's plain attributes in a step; see :mod:`~lightning_sagemaker.checkpoint.plain_values`.
 
     Args:
-        module: Whose step begins.
+        module: The module whose step begins.
 
     """
 
@@ -44,7 +44,7 @@ class StepAttributes:
         self._before = {name: copied(value) for name, value in plain(module)}
 
     def changed(self) -> dict[str, object]:
-        """What the step has changed: name -> the value, or what was added to a list."""
+        """The step's changes: name -> the new value, or the entries that were appended to a list."""
         graphs = [(name, value) for name, value in vars(self._module).items() if _has_graph(value)]
         found: dict[str, object] = {}
         for name, value in [*plain(self._module), *graphs]:
@@ -59,10 +59,10 @@ class StepAttributes:
         return found
 
     def take_over(self, changed: Mapping[str, object]) -> None:
-        """Change the attributes as the last stage's were.
+        """Apply the last stage's changes to this process's attributes.
 
         Args:
-            changed: What :meth:`changed` returned there.
+            changed: The last stage's result of :meth:`changed`.
 
         """
         own = vars(self._module)
@@ -76,12 +76,12 @@ class StepAttributes:
 
 
 def _has_graph(value: object) -> bool:
-    """Whether it is a result that was not detached, such as a loss."""
+    """Whether ``value`` is a tensor that was not detached, such as a loss."""
     return type(value) is Tensor and value.requires_grad
 
 
 def _change(before: object, value: object) -> object:
-    """The value, or of a list that has only grown what is new."""
+    """The new value, or the appended entries of a list."""
     if (
         isinstance(before, Copy)
         and before.value is value

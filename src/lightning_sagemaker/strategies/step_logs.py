@@ -21,14 +21,14 @@ T = TypeVar("T")
 
 
 class Record(NamedTuple):
-    """One call of ``self.log``: a number, or the name of a metric of the module with its value for the step.
+    """A call of ``self.log`` with a number, or with a metric of the module and its value for the step.
 
     Attributes:
-        name: Under which it is logged.
-        value: The number; of a metric, None if it has none for the step.
-        metric: The metric's name in the module.
+        name: Name under which the value is logged.
+        value: The number; for a metric, None if it has no value for the step.
+        metric: Name of the metric in the module.
         options: Options of the call.
-        weight: Share of the microbatch in the samples of the batch.
+        weight: Fraction of the batch's samples in the microbatch.
 
     """
 
@@ -40,10 +40,10 @@ class Record(NamedTuple):
 
 
 class Records(list[Record]):
-    """Calls of ``self.log`` in their order.
+    """Calls of ``self.log``, in order.
 
     Attributes:
-        weight: Share of the microbatch that is running.
+        weight: Fraction of the batch's samples in the running microbatch.
 
     """
 
@@ -52,10 +52,10 @@ class Records(list[Record]):
 
 @contextmanager
 def recorded(module: nn.Module, records: Records) -> Iterator[None]:
-    """Keep calls of ``module.log`` in ``records`` instead of making them."""
+    """Context in which calls of ``module.log`` are stored in ``records`` instead of being run."""
 
     def log(name: str, value: Metric | Tensor | float, *args: object, **options: Any) -> None:
-        if args:  # prog_bar, logger, ... by position, in Lightning's order
+        if args:  # positional prog_bar, logger, ..., in Lightning's order
             options = dict(zip(("prog_bar", "logger", "on_step", "on_epoch"), args, strict=False)) | options
         if isinstance(value, Metric):
             path = next(path for path, found in module.named_modules() if found is value)
@@ -75,7 +75,7 @@ def recorded(module: nn.Module, records: Records) -> Iterator[None]:
 def replay(module: LightningModule, records: list[Record]) -> None:
     """Call ``module.log`` once for each name, with the value of the batch.
 
-    That is the mean over the microbatches by their samples, or their sum, minimum or maximum if these are its ``reduce_fx``.
+    This is the mean over the microbatches, weighted by samples, or the sum, minimum or maximum if that is its ``reduce_fx``.
     """
     by_name: dict[str, list[Record]] = {}
     for record in records:
@@ -107,7 +107,7 @@ _REDUCTIONS: dict[object, Callable[[Tensor], Tensor]] = {
         for name in names
     }
 }
-"""What ``reduce_fx`` may be instead of a mean -> how values of microbatches are reduced."""
+"""``reduce_fx`` other than a mean -> function that reduces the microbatches' values."""
 
 
 def _reduced(values: list[Any], weights: list[float] | None, reduce_fx: object) -> Any:
@@ -118,5 +118,5 @@ def _reduced(values: list[Any], weights: list[float] | None, reduce_fx: object) 
 
 
 def _scalar(value: T) -> T | Tensor:
-    """A number logged as a tensor with one element has dimensions that would be concatenated."""
+    """A one-element tensor without dimensions, which would otherwise be concatenated."""
     return value.reshape(()) if isinstance(value, Tensor) and value.numel() == 1 else value

@@ -17,8 +17,8 @@ class StockCallback(NamedTuple):
 
     Attributes:
         name: Name of the class.
-        partitions: Why it cannot work with pipeline partitions; empty: it works.
-        sharded: Why it cannot work with tensor parallelism and sharded parameters; empty: it works.
+        partitions: Why it is not supported with pipeline partitions; empty if it is.
+        sharded: Why it is not supported with tensor parallelism and sharded parameters; empty if it is.
         note: Remark.
 
     """
@@ -69,11 +69,11 @@ def check_trainer(trainer: Trainer, partitions: bool) -> None:
     """Check that a Trainer's callbacks are supported, if it is about to fit.
 
     Args:
-        trainer: With all its callbacks.
+        trainer: Trainer with all its callbacks.
         partitions: Whether the model has pipeline partitions; otherwise its parameters are sharded.
 
     Raises:
-        MisconfigurationException: If one cannot.
+        MisconfigurationException: If a callback is not supported.
 
     """
     if trainer.state.fn != TrainerFn.FITTING:

@@ -45,7 +45,7 @@ class JobDefaults(Host):
             add_restart_callbacks(model.trainer, self)
         if self.stops_together:
             add_callbacks(model.trainer)
-            look_before(self.job)
+            run_preflight(self.job)
 
     def on_exception(self, exception: BaseException) -> None:
         """Called when a stage fails."""
@@ -56,8 +56,8 @@ class JobDefaults(Host):
             write_failure(self.job.failure_file, exception, self.job.global_rank, step=step)
 
 
-def look_before(job: SageMakerJob) -> None:
-    """Once on each host, which have their own disks: for processes that Lightning starts, the first has looked."""
+def run_preflight(job: SageMakerJob) -> None:
+    """Run the preflight checks once on each host, as disks differ; not in processes that Lightning has started from one."""
     if not job.local_rank and os.environ.get("LOCAL_RANK", "0") == "0":
         for problem in preflight(job):
             _log.warning("%s: %s", job.current_host, problem)
@@ -67,8 +67,8 @@ def add_restart_callbacks(trainer: Trainer, strategy: object) -> None:
     """Add callbacks that continue after a restart of all ranks, from memory where the strategy shards parameters.
 
     Args:
-        trainer: Its existing callbacks are kept.
-        strategy: Its strategy.
+        trainer: The Trainer; its existing callbacks are kept.
+        strategy: The Trainer's strategy.
 
     """
     from lightning_sagemaker.callbacks.auto_resume import AutoResume
@@ -88,7 +88,7 @@ def add_callbacks(trainer: Trainer, beats: bool = True) -> None:
     """Add callbacks that stop all ranks together, and detect a frozen rank.
 
     Args:
-        trainer: Its existing callbacks are kept.
+        trainer: The Trainer; its existing callbacks are kept.
         beats: Whether to add a heartbeat, if nothing else detects a frozen rank.
 
     """
@@ -101,5 +101,5 @@ def add_callbacks(trainer: Trainer, beats: bool = True) -> None:
         return
     if trainer.checkpoint_callbacks:
         callbacks_of(trainer).append(SpotInterruption())
-    else:  # with enable_checkpointing=False only what an interruption would lose is written
+    else:  # with enable_checkpointing=False only progress that an interruption would lose is saved
         callbacks_of(trainer).append(SpotInterruption(save_every=None))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Starts the ranks of one host, and replaces those that die, until training has ended."""
+"""Starts the ranks of one host and replaces those that die, until the training has ended."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from dataclasses import dataclass, field
 from types import FrameType
 
 from lightning_sagemaker.recovery import wire
-from lightning_sagemaker.supervisor.forking import Template, say
+from lightning_sagemaker.supervisor.forking import Template, report
 from lightning_sagemaker.supervisor.link import Training
 from lightning_sagemaker.supervisor.rank_ends import WITH_ANOTHER, Action, RankEnd, decide
 
 _POLL = 0.02
 _TO_LEAVE = 30.0
-"""Seconds for a step to end, after which leaving ranks are killed."""
+"""Seconds that leaving ranks have to end their step before they are killed."""
 _GRACE = 150.0
-"""Seconds from a signal that asks the ranks to end to one that they cannot ignore: SageMaker gives 120."""
+"""Seconds from SIGTERM to SIGKILL for the ranks: SageMaker gives 120."""
 _GAVE_UP = 1
 
 
 @dataclass
 class Rank:
-    """One process of this host, and those that follow it.
+    """A rank of this host: its current process and its replacements.
 
     Attributes:
-        number: Its rank.
+        number: Global rank.
         environment: Variables of the process.
         pid: Id of the current process; None if there is none.
-        code: Exit code of the last one.
+        code: Exit code of the last process.
         deaths: Step -> number of deaths.
-        is_killed: Whether the coordinator has had it killed, which counts the failures of a step itself.
-        cannot_recover: Whether it was started again because its script cannot recover in the job; that happens once.
+        is_killed: Whether it was killed for the coordinator, which counts the step's failure itself.
+        cannot_recover: Whether it was restarted because its script cannot recover in the job; this happens once.
 
     """
 
@@ -51,12 +51,12 @@ class Rank:
 
 
 class Agent:
-    """Agent of one host.
+    """Supervises the ranks of one host.
 
     Args:
-        command: What each rank runs; the interpreter first.
+        command: Command line of each rank, starting with the interpreter.
         ranks: The ranks of this host.
-        training: The job's coordinator, on its first host; a connection to it on the others.
+        training: The coordinator on the job's first host; a connection to it on the others.
         max_restarts: Maximum replacements per rank.
         preload: Whether ranks are forked from a process that has imported torch and Lightning.
 
@@ -88,7 +88,7 @@ class Agent:
         """Run until all ranks have exited for good.
 
         Returns:
-            0 if the training came to its end, 128 + the number of a signal that ended it, else a rank's exit code.
+            0 if the training completed, 128 + the signal's number if a signal ended it, else a rank's exit code.
 
         """
         with self._handling_signals():
@@ -105,7 +105,7 @@ class Agent:
         handlers: dict[int, Callable[[int, FrameType | None], None]] = {
             signal.SIGTERM: self._stop,
             signal.SIGINT: self._stop,
-            signal.SIGUSR1: self._pass_on,
+            signal.SIGUSR1: self._forward,
             signal.SIGUSR2: self._leave,
         }
         before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
@@ -124,7 +124,7 @@ class Agent:
                     self._note_end(rank, pid, code)
             self._start_due_ones()
             self._end_if_it_cannot_begin_again()
-            self._say_that_it_leaves()
+            self._report_leaving()
             self._end_late_ones()
 
     def _exit_code(self) -> int:
@@ -138,11 +138,11 @@ class Agent:
         failed = self._failed_later or [code for code in codes if code]
         if self._training.together:
             failed = [code for code in failed if code != wire.RESTART]
-        failed.sort(key=lambda code: code < 0)  # an exit code says more than a signal
+        failed.sort(key=lambda code: code < 0)  # an exit code is more informative than a signal
         return next((code if code > 0 else 128 - code for code in failed), _GAVE_UP)
 
     def kill(self, number: int) -> None:
-        """Kill a rank that is frozen, or has a part of a model that is lost; called by any thread."""
+        """Kill a rank that is frozen, or whose replica of the model has lost another rank. Thread-safe."""
         for rank in self._ranks:
             if rank.number == number and rank.pid is not None:
                 rank.is_killed = True
@@ -163,7 +163,7 @@ class Agent:
 
     def _ended(self) -> list[tuple[int, int]]:
         found = [] if self._template is None else self._template.ended(_POLL)
-        if self._template is None or not self._template.is_alive:  # what was forked from it is killed with it
+        if self._template is None or not self._template.is_alive:  # processes forked from it die with it
             self._template = None
             pids = [rank.pid for rank in self._ranks if rank.pid is not None and rank.pid not in self._processes]
             found += [(pid, -signal.SIGKILL) for pid in pids if pid not in dict(found)]
@@ -178,7 +178,7 @@ class Agent:
     def _note_end(self, rank: Rank, pid: int, code: int) -> None:
         rank.pid, rank.code = None, code
         with suppress(ProcessLookupError, PermissionError):
-            os.killpg(pid, signal.SIGKILL)  # its loader processes hold copies of its connections
+            os.killpg(pid, signal.SIGKILL)  # its loader workers have inherited its connections
         if code == 0 or self._signal or self._gave_up or self._leaves is not None:
             return
         if code == wire.CANNOT and not rank.cannot_recover:
@@ -191,8 +191,8 @@ class Agent:
         end = self._end_of(rank, code)
         decision = decide(end)
         if decision.sentence:
-            say(decision.sentence)
-        if end.finished and code > 0:  # of those that were killed the others say whether they could do without
+            report(decision.sentence)
+        if end.finished and code > 0:  # if a rank was killed, the exit codes of the others decide
             self._failed_later.append(code)
         if decision.death is not None:
             rank.deaths[decision.death] += 1
@@ -207,7 +207,7 @@ class Agent:
             self._give_up()
 
     def _end_of(self, rank: Rank, code: int) -> RankEnd:
-        """Facts of the end of a rank's process, for :func:`.rank_ends.decide`."""
+        """Describe the end of a rank's process, for :func:`.rank_ends.decide`."""
         training = self._training
         return RankEnd(
             rank.number,
@@ -227,15 +227,15 @@ class Agent:
         )
 
     def _left_out(self) -> list[Rank]:
-        """Ranks that have exited with an error and have no replacement, now or later."""
+        """Ranks that have exited with an error and will not be replaced."""
         return [one for one in self._ranks if one.pid is None and one.code and one not in self._due]
 
     def _end_if_it_cannot_begin_again(self) -> None:
-        """All ranks are lost, and one is not replaced: the others would wait for it."""
+        """End the job if all ranks are lost and one is not replaced: the others would wait for it."""
         training = self._training
         is_lost = training.has_started and not (training.trains or training.finished or training.ended)
         if self._left_out() and is_lost and not (self._signal or self._gave_up) and training.is_reachable:
-            say("all ranks are lost, and one of this host is not replaced: the job ends.")
+            report("all ranks are lost, and one of this host is not replaced: the job ends.")
             training.give_up()
             self._give_up()
 
@@ -244,14 +244,14 @@ class Agent:
         self._kill_all()
 
     def _start_due_ones(self) -> None:
-        """Restart ranks that were lost in a network failure, once it has recovered."""
+        """Restart ranks that were lost in a network failure, once the network has recovered."""
         training = self._training
         if not self._due or not (training.is_reachable or training.is_gone or self._signal):
             return
         due, self._due = self._due, []
         if training.is_gone:
             numbers = ", ".join(str(rank.number) for rank in due)
-            say(f"the coordinator is gone; not replacing rank {numbers}. HINT: start the job again.")
+            report(f"the coordinator is gone; not replacing rank {numbers}. HINT: start the job again.")
         elif not (training.finished or training.ended or self._signal):
             for rank in due:
                 self._start(rank)
@@ -260,9 +260,9 @@ class Agent:
         self._signal = self._signal or number
         self._stopped = self._stopped or time.monotonic()
         self._training.is_stopping = True
-        self._pass_on(number, None)
+        self._forward(number, None)
 
-    def _pass_on(self, number: int, _: object) -> None:
+    def _forward(self, number: int, _: object) -> None:
         for rank in self._ranks:
             if rank.pid is not None:
                 with suppress(ProcessLookupError):
@@ -271,12 +271,12 @@ class Agent:
     def _leave(self, *_: object) -> None:
         self._leaves = self._leaves or time.monotonic()
 
-    def _say_that_it_leaves(self) -> None:
+    def _report_leaving(self) -> None:
         if self._leaves is None or self._has_said_it:
             return
         self._has_said_it = True
         self._due.clear()
-        say("this host leaves the job after the current step.")
+        report("this host leaves the job after the current step.")
         self._training.leave([rank.number for rank in self._ranks])
 
     def _end_late_ones(self) -> None:

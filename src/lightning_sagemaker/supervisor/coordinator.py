@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Decides which ranks take part, and whether a step is committed, in one place, so that no two ranks can disagree.
 
-A *quorum* is the set of ranks that train together. They vote on each step once its gradients are reduced: it is committed if
-all of them have them. A rank is lost when its connection ends (the kernel closes it with the process), when its supervisor
-reports it, or when it sends no heartbeat for too long (it is frozen, or its network is cut). Then the step in flight is
-discarded, the others are notified, and form the next quorum with the replacements that have arrived by then.
+A *quorum* is the set of ranks that train together. They vote on each step once its gradients are reduced; it is committed if
+all vote for it. A rank is lost when its connection ends (the kernel closes it with the process), when its supervisor
+reports its exit, or when it sends no heartbeat for too long (it is frozen, or its network is cut). Then the current step is
+discarded, and the other ranks are notified and form the next quorum with the replacements that have arrived by then.
 
-It runs in the supervisor of the first host, which is not a rank: any rank may die.
+The coordinator runs in the supervisor of the first host, not in a rank, since any rank may die.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from lightning_sagemaker.supervisor.step_notes import StepNotes
 
 _TICK = 0.1
 _OTHERS_END = 150.0
-"""Seconds in which the other hosts' ranks may still exit: SageMaker gives 120."""
+"""Seconds to wait for the other hosts' ranks to exit: SageMaker gives 120."""
 
 
 class Coordinator(Progress):
@@ -49,11 +49,11 @@ class Coordinator(Progress):
 
     Args:
         settings: The job's requirements for quorums.
-        token: Token that a rank must send.
-        on_silent: Called with a rank of this host that must be killed, as it is frozen, or its replica has lost another one;
+        token: Token that ranks and supervisors must send.
+        on_silent: Called with a rank of this host to be killed, as it is frozen or its replica of the model has lost a rank;
             other hosts kill their own.
-        say: Called with a log message.
-        note: Called with the name of an event and its values, for the job's file of them.
+        report: Called with a log message.
+        note: Called with the name of an event and its values, for the event log.
 
     """
 
@@ -62,14 +62,14 @@ class Coordinator(Progress):
         settings: Settings,
         token: str,
         on_silent: Callable[[int], None] = lambda _: None,
-        say: Callable[[str], None] = lambda _: None,
+        report: Callable[[str], None] = lambda _: None,
         host: str = "",
         port: int = 0,
         note: Callable[..., None] = no_notes,
     ) -> None:
         super().__init__()
         protocol_log.switch_on()
-        self._settings, self._on_silent, self._say, self._note = settings, on_silent, say, logged(note)
+        self._settings, self._on_silent, self._report, self._note = settings, on_silent, report, logged(note)
         self._steps, self._waiting, self._is_waiting = StepNotes(self._note), Waiting(), False
         self._lock, self._closed, self._failures = threading.RLock(), threading.Event(), Failures()
         self._records, self._votes = dict[int, RankRecord](), dict[int, tuple[int, int | None]]()
@@ -82,9 +82,9 @@ class Coordinator(Progress):
         threading.Thread(target=self._tick, name="coordinator", daemon=True).start()
 
     def close(self) -> None:
-        """Stop, after the ranks of this host have exited. Serves those of other hosts until they have too."""
+        """Stop after the ranks of this host have exited, once those of the other hosts have too."""
         deadline = time.monotonic() + _OTHERS_END
-        while self.has_started and self._hosts.are_there and (self.trains or time.monotonic() < deadline):
+        while self.has_started and self._hosts.have_ranks and (self.trains or time.monotonic() < deadline):
             time.sleep(_TICK)
         self._closed.set()
         self._note("close", step=self.step, finished=self.finished)
@@ -95,44 +95,44 @@ class Coordinator(Progress):
                 record.connection.close()
 
     def lose(self, rank: int) -> None:
-        """A rank's supervisor has seen it exit."""
+        """Record that a rank has exited, as reported by its supervisor."""
         with self._lock:
             record = self._records.get(rank)
             if record is not None:
                 self._drop(record)
-            if rank in self._left:  # it has failed; the others may be in another fit
+            if rank in self._left:  # it failed after its first fit; the others may be in another one
                 self._break()
 
     def give_up(self) -> None:
-        """A rank that the others cannot do without is not restarted: no rank is."""
+        """End the job, as a rank that the others need is not restarted."""
         with self._lock:
             self.ended = True
             self._form_first()
 
     def leave(self, ranks: Collection[int]) -> None:
-        """Release ranks, as planned, at the end of a step: no work is repeated.
+        """Release ranks by plan, at the end of a step, so that no work is repeated.
 
         Args:
-            ranks: Those of a host that leaves the job. If no rank would be left, or those of a part of a replica, they stay.
+            ranks: Ranks of a host that leaves the job. They stay if no rank would be left; incomplete replicas stay, too.
 
         """
         with self._lock:
             ranks = complete(ranks, self.replica)
             if self._active and not set(self._active) - self._leaving - set(ranks):
-                self._say("a host was asked to leave but stays: it is the only one training.")
+                self._report("a host was asked to leave but stays: it is the only one training.")
                 return
             self._leaving |= set(ranks)
             self._dismiss()
 
     def _dismiss(self) -> None:
-        """Tell leaving ranks that wait to exit; the others form the next quorum."""
+        """Send leaving ranks that are waiting a message to exit; the others form the next quorum."""
         for rank in sorted(self._leaving & self._records.keys()):
             record = self._records[rank]
             if not (record.is_starting or record.asks_quorum):
                 continue
             if rank in self._active:
                 self._active.remove(rank)
-                self._say(f"rank {rank} leaves after step {self.step}; {len(self._active)} continue.")
+                self._report(f"rank {rank} leaves after step {self.step}; {len(self._active)} continue.")
                 self._note("left", rank=rank, step=self.step)
             del self._records[rank]
             self._leaving.discard(rank)
@@ -172,7 +172,7 @@ class Coordinator(Progress):
                 self.step = step
                 self._steps.counted(self.step, len(self._active))
             case wire.NeedAllRanks(self.quorum, collective):
-                self._settings.need_all(collective, self._say)
+                self._settings.need_all(collective, self._report)
                 self._break(fails=False)
             case wire.Finish():
                 self._finish(record, number)
@@ -184,14 +184,14 @@ class Coordinator(Progress):
             with self._lock:
                 now = time.monotonic()
                 for record in list(self._records.values()):
-                    # What a script does after its training may take the interpreter for long.
+                    # After its training a script may hold the GIL for long, so silence is allowed then.
                     if now - record.last_heartbeat > self._settings.silence and not self.finished:
-                        self._say(f"rank {record.rank} has sent no heartbeat for {self._settings.silence:g} s.")
+                        self._report(f"rank {record.rank} has sent no heartbeat for {self._settings.silence:g} s.")
                         self._kill(record)
                 self._form()
 
     def _form_first(self) -> None:
-        """All ranks start together; one that starts later, while others train, is a replacement."""
+        """Form the first quorum once all ranks have arrived; ranks that arrive later join as replacements."""
         waiting = {rank: record for rank, record in self._records.items() if record.is_starting}
         able, over = complete(waiting, self.replica), self._over
         if over or self._active:
@@ -203,11 +203,11 @@ class Coordinator(Progress):
 
     @property
     def _over(self) -> wire.Reply | None:
-        """Response to a rank that arrives too late."""
+        """Response to a rank that arrives after the end; None before."""
         return {"kind": wire.Kind.OVER, "code": int(not self.finished)} if self.finished or self.ended else None
 
     def _form(self) -> None:
-        """Form the next quorum, once all that train have asked for it, and nobody else is to be waited for."""
+        """Form the next quorum once all training ranks have requested it and no replacement is awaited any more."""
         self._active, self.quorum = release(self._records, self._active, self.quorum)
         answer_left_over(self._records, self._active, self._over)
         if not self._active or self._waiting.for_others(self._records, self._active):
@@ -222,7 +222,7 @@ class Coordinator(Progress):
             self._begin(candidates, wire.Kind.QUORUM, self._end_with(candidates))
 
     def _waits_for_more(self, present: int) -> bool:
-        """Whether so many ranks wait for replacements of the others; that they do is noted once."""
+        """Whether ``present`` ranks wait for replacements of the others; the event is logged once."""
         waited = math.inf if self._broken_at is None else time.monotonic() - self._broken_at
         waits = present < self._settings.world_size and waited < self._settings.patience_of(present)
         if waits and not self._is_waiting:
@@ -231,12 +231,12 @@ class Coordinator(Progress):
         return waits
 
     def _end_with(self, records: Sequence[RankRecord]) -> wire.End | None:
-        """Why the job ends if these are left; None if it goes on."""
+        """Why the job ends with these ranks; None if it continues."""
         if len(records) < self._settings.minimum:
             return self._settings.too_few(len(records))
         end = self._failures.too_many(step_of(records, self.step), self._settings.attempts)
         if end is not None:
-            self._say(f"step {end['step'] + 1} has failed {end['failures']} times: the job ends.")
+            self._report(f"step {end['step'] + 1} has failed {end['failures']} times: the job ends.")
         return end
 
     def _begin(self, records: Sequence[RankRecord], kind: wire.Kind, end: wire.End | None = None) -> None:
@@ -280,7 +280,7 @@ class Coordinator(Progress):
                 self._records[rank].send({**decision, "id": number})
 
     def _break(self, *, fails: bool = True) -> None:
-        """Discard the step in flight, and notify the others."""
+        """Discard the step in flight and notify the training ranks."""
         if self._broken_at is None:
             self._broken_at = time.monotonic()
             self._failures.discard(fails=fails)
@@ -297,7 +297,7 @@ class Coordinator(Progress):
         if record.rank in self._active:
             self._active.remove(record.rank)
             self._votes.pop(record.rank, None)
-            if self.finished:  # its script may just be over; who waits for its vote must not
+            if self.finished:  # its script may just have ended; ranks that wait for its vote must not wait on
                 self._left.add(record.rank)
                 if self._votes:
                     self._break()
@@ -305,12 +305,12 @@ class Coordinator(Progress):
                 self._failures.lose(record.rank)
                 self._note("lost", rank=record.rank, step=self.step, since=round(self._steps.last, 3))
                 others = "all restart" if self.together else f"{len(self._active)} continue"
-                self._say(f"rank {record.rank} is lost after step {self.step}; {others}.")
+                self._report(f"rank {record.rank} is lost after step {self.step}; {others}.")
                 self._break()
                 if self.together:
                     self._active, self._broken_at = [], None
         if not (record.is_starting or self.finished or self.is_stopping):
-            for rank in replica_of(record.rank, self.replica):  # the others that have shards of its replica
+            for rank in replica_of(record.rank, self.replica):  # the other ranks of its replica
                 if (mate := self._records.get(rank)) is not None and not mate.is_starting:
                     self._kill(mate)
         self._form()
@@ -321,7 +321,7 @@ class Coordinator(Progress):
         self._hosts.kill(record.rank)
 
     def _finish(self, record: RankRecord, number: int) -> None:
-        """The first fit has ended; a replacement could not join what follows, but the others may train again."""
+        """Record the end of the first fit: replacements can no longer join, but the ranks may train again."""
         if not self.finished:
             self._note("finished", step=self.step)
         self.finished = True

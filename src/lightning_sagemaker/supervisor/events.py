@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The coordinator's event log of a job, for :mod:`.goodput`: one line of JSON per event."""
+"""The coordinator's event log, read by :mod:`.goodput`: one line of JSON per event."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Events:
     """An append-only file; a restarted job continues it.
 
     Args:
-        path: Its folder is created.
+        path: Path of the file; its folder is created.
 
     """
 
@@ -30,7 +30,7 @@ class Events:
         self._file = path.open("a")
 
     def note(self, event: str, **values: Any) -> None:
-        """Write a line, with the time in seconds since 1970. A full disk ends the event log, not the job."""
+        """Append an event with its time in seconds since 1970. A full disk ends the event log, not the job."""
         if self._file.closed:
             return
         try:
@@ -43,11 +43,11 @@ class Events:
 
 
 def no_notes(event: str, **values: Any) -> None:
-    """Replaces :meth:`Events.note` if there is no file."""
+    """Stands in for :meth:`Events.note` if there is no event log."""
 
 
 def logged(note: Callable[..., None]) -> Callable[..., None]:
-    """A callback that notes an event, and writes it into the debug log."""
+    """A callback that records an event and also writes it to the debug log."""
 
     def note_and_log(event: str, **values: object) -> None:
         log.debug("coordinator: %s %s", event, values)

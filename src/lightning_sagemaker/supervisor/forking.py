@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The process that a host's ranks are forked from, as their supervisor sees it; its own side is ``template.py``."""
+"""The supervisor's side of the process that a host's ranks are forked from; ``template.py`` is that process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Template:
     """The process that is forked for each rank.
 
     Args:
-        command: What each rank runs; the interpreter first.
+        command: Command line of each rank, starting with the interpreter.
 
     """
 
@@ -38,26 +38,26 @@ class Template:
         self._lines: list[dict[str, int]] = []
         self._rest = b""
         if (threads := self._answer("ready")["ready"]) > 1:
-            say(f"each rank imports by itself, because importing started {threads - 1} thread(s).")
+            report(f"each rank imports by itself, because importing started {threads - 1} thread(s).")
             self.close()
 
     @property
     def is_alive(self) -> bool:
-        """Whether it can be forked."""
+        """Whether the process is running, so that it can be forked."""
         return self._process.poll() is None
 
     def start(self, rank: int, environment: dict[str, str]) -> int:
-        """Fork.
+        """Fork a process for a rank.
 
         Args:
             rank: Number of the rank.
             environment: Variables of the new process.
 
         Returns:
-            Its id.
+            The process id.
 
         Raises:
-            RuntimeError: If there is nothing left to fork.
+            RuntimeError: If the process to fork has exited.
 
         """
         request = {
@@ -76,7 +76,7 @@ class Template:
         """Processes that have ended, and their exit codes.
 
         Args:
-            seconds: Time to wait for one.
+            seconds: Maximum seconds to wait for one.
 
         """
         self._read(seconds)
@@ -85,7 +85,7 @@ class Template:
         return found
 
     def close(self) -> None:
-        """End it, and what it has forked."""
+        """Kill the process and those that were forked from it."""
         with suppress(OSError):
             self._process.kill()
         self._process.wait()
@@ -112,7 +112,7 @@ class Template:
         return bool(part)
 
 
-def say(sentence: str) -> None:
-    """Log a sentence."""
+def report(sentence: str) -> None:
+    """Write a log line to standard error."""
     sys.stderr.write(f"lightning-sagemaker: {sentence}\n")
     sys.stderr.flush()

@@ -44,10 +44,10 @@ class Goodput:
     """Goodput of one job, including its restarts.
 
     Attributes:
-        spans: In order, without gaps.
-        losses: Seconds since 1970 of each rank that was lost.
+        spans: Spans of the job's time, in order and without gaps.
+        losses: Time of each loss of a rank, in seconds since 1970.
         steps: Number of committed steps.
-        smaller_steps: Those of a smaller quorum among them, by the coordinator's event log.
+        smaller_steps: Number of these that a smaller quorum has run, by the coordinator's event log.
 
     """
 
@@ -71,28 +71,28 @@ class Goodput:
 
     @property
     def share(self) -> float:
-        """Goodput: the share of all time spent in committed steps at full speed."""
+        """Goodput: the fraction of all time spent in committed steps at full speed."""
         return self.seconds.get(TRAINING, 0.0) / self.total if self.total else 0.0
 
     @property
     def share_after_start(self) -> float:
-        """The same of the time after the first step."""
+        """Goodput of the time after the first step."""
         rest = self.total - self.seconds.get(STARTING, 0.0)
         return self.seconds.get(TRAINING, 0.0) / rest if rest > 0 else 0.0
 
     @property
     def worth(self) -> float:
-        """Goodput if steps in a smaller quorum count at their full-speed duration."""
+        """Goodput if steps in a smaller quorum count with their full-speed duration."""
         full = self.steps - self.smaller_steps
         training = self.seconds.get(TRAINING, 0.0)
         return self.share * (1 + self.smaller_steps / full) if full > 0 and training else self.share
 
 
 def read(place: Path) -> Goodput:
-    """The events in a file, or of a folder.
+    """Analyze an event log, given as the file or its folder.
 
     Raises:
-        LaunchError: If there are none.
+        LaunchError: If there is no event log, or it is too short.
 
     """
     path = place / FILE if place.is_dir() else place
@@ -103,7 +103,7 @@ def read(place: Path) -> Goodput:
         )
     rows = [row for row in map(_row, path.read_text().splitlines()) if row is not None]
     if len(rows) < 2:
-        raise LaunchError(f"{path} holds {len(rows)} event(s). HINT: give the file of 'supervise --events'.")
+        raise LaunchError(f"{path} contains {len(rows)} event(s). HINT: pass the file of 'supervise --events'.")
     return analyze(rows)
 
 
@@ -116,7 +116,7 @@ def _row(line: str) -> dict[str, Any] | None:
 
 
 def analyze(rows: Sequence[Mapping[str, Any]]) -> Goodput:
-    """Time by cause.
+    """Attribute a job's time to causes.
 
     Args:
         rows: Events in order.

@@ -32,7 +32,7 @@ _COLORS = {
 
 
 def draw(goodput: Goodput) -> str:
-    """The picture as SVG text."""
+    """Draw the picture as SVG text."""
     begin, inner = goodput.spans[0].begin, _WIDTH - 2 * _MARGIN
 
     def x(at: float) -> float:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The coordinator's connections to the supervisors of other hosts, which receive its state, and ranks to kill."""
+"""The coordinator's connections to the supervisors of other hosts, which receive the job's state and ranks to kill."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from lightning_sagemaker.recovery import wire
 
 
 class Hosts:
-    """Supervisors that are connected, by the ranks of their hosts.
+    """The connected supervisors of the other hosts.
 
     Args:
         silence: Seconds without a heartbeat after which a host is disconnected; it reconnects when it can.
-        status: Sent with each response.
+        status: Returns the job's state, sent with each response.
         lose: Called with a rank that has exited.
-        stop: Called when a host was asked to stop its ranks.
+        stop: Called when a host has received a signal to stop its ranks.
         leave: Called with the ranks of a host that leaves the job.
         give_up: Called when a rank is not restarted.
 
@@ -49,7 +49,7 @@ class Hosts:
             for old in {self._of_rank[rank] for rank in ranks if rank in self._of_rank}:
                 old.end()
             self._of_rank.update(dict.fromkeys(ranks, host))
-            host.tell({"silence": self._silence, "kill": sorted(self._to_kill.intersection(ranks)), **self._status()})
+            host.send({"silence": self._silence, "kill": sorted(self._to_kill.intersection(ranks)), **self._status()})
         while (message := wire.receive(connection)) is not None:
             if message["stopping"]:
                 self._stop()
@@ -60,7 +60,7 @@ class Hosts:
                 self._give_up()
             if "leaving" in message:
                 self._leave([int(rank) for rank in message["leaving"]])
-            host.tell({"id": message["id"], **self._status()})
+            host.send({"id": message["id"], **self._status()})
         with self._lock:
             for rank in ranks:
                 if self._of_rank.get(rank) is host:
@@ -68,25 +68,25 @@ class Hosts:
         host.end()
 
     def kill(self, rank: int) -> None:
-        """Have a frozen rank's host kill it: now, or as soon as the network has recovered."""
+        """Make a frozen rank's host kill it: now, or as soon as the network has recovered."""
         with self._lock:
             self._to_kill.add(rank)
             host = self._of_rank.get(rank)
         if host is not None:
-            host.tell({"kill": [rank]})
+            host.send({"kill": [rank]})
 
     def is_replaced(self, rank: int) -> None:
-        """The rank that was to be killed has been replaced."""
+        """Withdraw the order to kill a rank, as it has been replaced."""
         with self._lock:
             self._to_kill.discard(rank)
 
     @property
-    def are_there(self) -> bool:
-        """Whether a host's ranks are still running."""
+    def have_ranks(self) -> bool:
+        """Whether ranks of other hosts are still running."""
         return bool(self._hosts())
 
     def close(self) -> None:
-        """End all connections."""
+        """Close all connections."""
         for host in self._hosts():
             host.end()
 
@@ -99,7 +99,7 @@ class _Host:
     def __init__(self, connection: socket.socket) -> None:
         self._connection, self._sending = connection, threading.Lock()
 
-    def tell(self, message: dict[str, Any]) -> None:
+    def send(self, message: dict[str, Any]) -> None:
         with self._sending, suppress(OSError):
             wire.send(self._connection, message)
 

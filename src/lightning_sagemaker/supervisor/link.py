@@ -18,22 +18,22 @@ from lightning_sagemaker.recovery import wire
 _HEARTBEAT_SECONDS = 1.0
 _RETRY = 0.3
 _CONNECT = 3.0
-"""Seconds for one try; a packet that is lost is sent again after one and three."""
+"""Time limit of one attempt in seconds; TCP sends a lost packet again after one and after three."""
 
 
 class Training(Protocol):
-    """What a supervisor needs to know about the job."""
+    """The state of the job, as a supervisor needs it."""
 
     is_stopping: bool
-    """Whether the ranks were asked to stop: one that ends is not missed."""
+    """Whether the ranks have been stopped: one that exits is not replaced."""
 
     @property
     def step(self) -> int:
-        """Steps that count."""
+        """Number of committed steps."""
 
     @property
     def has_started(self) -> bool:
-        """Whether all ranks have met."""
+        """Whether all ranks have joined."""
 
     @property
     def finished(self) -> bool:
@@ -41,7 +41,7 @@ class Training(Protocol):
 
     @property
     def ended(self) -> bool:
-        """Whether the ranks were told to end, with a checkpoint."""
+        """Whether the ranks have received the message to exit, with a checkpoint."""
 
     @property
     def together(self) -> bool:
@@ -49,11 +49,11 @@ class Training(Protocol):
 
     @property
     def replica(self) -> int:
-        """Number of ranks that are lost together."""
+        """Number of ranks that share a replica of the model; they are lost together."""
 
     @property
     def trains(self) -> bool:
-        """Whether ranks train, or form a quorum."""
+        """Whether ranks train or form a quorum, that is, not all are lost."""
 
     @property
     def is_reachable(self) -> bool:
@@ -61,16 +61,16 @@ class Training(Protocol):
 
     @property
     def is_gone(self) -> bool:
-        """Whether ranks that are started later cannot either."""
+        """Whether the coordinator is unreachable for good."""
 
     def lose(self, rank: int) -> None:
-        """A rank's supervisor has seen it end."""
+        """Record that a rank has exited."""
 
     def give_up(self) -> None:
-        """A rank that the others cannot do without is not restarted."""
+        """End the job, as a rank that the others need is not restarted."""
 
     def leave(self, ranks: Collection[int]) -> None:
-        """Ranks of a host leave the job by plan, at the end of a step."""
+        """Release ranks of a host by plan, at the end of a step."""
 
 
 class Link:
@@ -78,15 +78,15 @@ class Link:
 
     Args:
         address: ``host:port`` of the coordinator.
-        token: Token that it expects.
+        token: Token that the coordinator expects.
         host: Number of this host.
         ranks: Numbers of this host's ranks.
-        on_kill: Called by another thread with a rank that is frozen or disconnected.
+        on_kill: Called in another thread with a rank that is frozen or disconnected.
         patience: Seconds to retry an unresponsive coordinator.
-        to_start: Seconds to wait for its first response: hosts do not start at the same time.
+        to_start: Seconds to wait for the first response, as hosts do not start at the same time.
 
     Raises:
-        LaunchError: If there is no coordinator.
+        LaunchError: If the coordinator does not respond.
 
     """
 
@@ -122,12 +122,12 @@ class Link:
 
     @property
     def step(self) -> int:
-        """From the coordinator's last response, like the following ones."""
+        """Number of committed steps. This and the following properties are from the coordinator's last response."""
         return int(self._status.get("step", 0))
 
     @property
     def has_started(self) -> bool:
-        """Whether all ranks have met."""
+        """Whether all ranks have joined."""
         return bool(self._status.get("has_started"))
 
     @property
@@ -137,7 +137,7 @@ class Link:
 
     @property
     def ended(self) -> bool:
-        """Whether the ranks were told to end."""
+        """Whether the ranks have received the message to exit."""
         return bool(self._status.get("ended"))
 
     @property
@@ -147,7 +147,7 @@ class Link:
 
     @property
     def replica(self) -> int:
-        """As of :class:`.coordinator.Coordinator`."""
+        """Number of ranks that share a replica of the model."""
         return int(self._status.get("replica", 1))
 
     @property
@@ -161,7 +161,7 @@ class Link:
         return self._connection is not None
 
     def lose(self, rank: int) -> None:
-        """Report it, and wait until the coordinator has responded with the new state, or is unreachable."""
+        """Report the exit of a rank; wait until the coordinator has responded with the new state or is unreachable."""
         while not self._replies.empty():
             self._replies.get()
         number = next(self._numbers)
@@ -170,15 +170,15 @@ class Link:
                 pass
 
     def give_up(self) -> None:
-        """Report it."""
+        """Report that a rank which the others need is not restarted."""
         self._send({"id": 0, "gave_up": True, "stopping": self.is_stopping})
 
     def leave(self, ranks: Collection[int]) -> None:
-        """Report it; the ranks are told when they may exit."""
+        """Report ranks that leave the job; each receives a message when it may exit."""
         self._send({"id": 0, "leaving": sorted(ranks), "stopping": self.is_stopping})
 
     def close(self) -> None:
-        """This host's ranks have exited for good."""
+        """Report that all ranks of this host have exited, and disconnect."""
         self._closed.set()
         if (connection := self._connection) is not None:
             _end(connection)
@@ -193,12 +193,12 @@ class Link:
                 welcome = wire.receive(connection)
                 if welcome is not None:
                     connection.settimeout(welcome["silence"])
-                    self._kill(welcome)  # before others are started in their place
+                    self._kill(welcome)  # before replacements are started
                     self._status, self._connection = welcome, connection
                     return True
                 connection.close()
             except ConnectionRefusedError:
-                if not is_first:  # its host answers, and it is not there
+                if not is_first:  # its host responds, but nothing listens there
                     return False
             except OSError:
                 pass
@@ -241,13 +241,13 @@ class Link:
             with self._sending:
                 wire.send(connection, message)
         except OSError:
-            _end(connection)  # the other thread makes another
+            _end(connection)  # the other thread reconnects
             return False
         return True
 
 
 def _end(connection: socket.socket) -> None:
-    """Wake up its waiters."""
+    """Shut a connection down, which wakes up the threads that wait for it."""
     with suppress(OSError):
         connection.shutdown(socket.SHUT_RDWR)
     connection.close()

@@ -1,22 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How far a job is, as its supervisors know it: the first host's, and through it the others'."""
+"""The progress of a job: known to the first host's supervisor, which sends it to the others."""
 
 from __future__ import annotations
 
 
 class Progress:
-    """How far a job is.
+    """Progress of a job.
 
     Attributes:
         quorum: Number of the current quorum; 0 before the first.
         step: Number of committed steps.
         finished: Whether the ranks have reached the end of their first fit.
-        ended: Whether the ranks were told to exit, with a checkpoint.
-        is_stopping: Whether the ranks were asked to stop: one that exits is not replaced.
-        together: Whether all ranks are restarted when one is lost, as each has a part of the model.
-        replica: Number of ranks that have a replica of the model together; they are lost together.
+        ended: Whether the ranks have received the message to exit, with a checkpoint.
+        is_stopping: Whether the ranks have been stopped: one that exits is not replaced.
+        together: Whether all ranks are restarted when one is lost, as each holds a part of the model.
+        replica: Number of ranks that share a replica of the model; they are lost together.
         is_reachable: Whether a rank that is started now can take part.
-        is_gone: Whether ranks that are started later cannot either.
+        is_gone: Whether the coordinator is unreachable for good.
 
     """
 
@@ -37,6 +37,6 @@ class Progress:
         return bool(self._active) and not (self.finished or self.ended or self.is_stopping)
 
     def status(self) -> dict[str, object]:
-        """What the other hosts' supervisors need to know."""
+        """The state that is sent to the other hosts' supervisors."""
         names = ("step", "has_started", "finished", "ended", "together", "replica", "trains")
         return {name: getattr(self, name) for name in names}

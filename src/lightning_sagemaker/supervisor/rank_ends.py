@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What follows when a rank's process has exited with an error: whether it is replaced, and whether the job goes on."""
+"""Decides, when a rank's process has exited with an error, whether it is replaced and whether the job continues."""
 
 from __future__ import annotations
 
@@ -11,39 +11,39 @@ from enum import Enum
 from lightning_sagemaker.recovery import wire
 
 WITH_ANOTHER = -1
-"""In place of a step: the rank was restarted because another was lost."""
+"""Key in place of a step: the rank was restarted because another one was lost."""
 _WITHOUT_PROGRESS = 3
-"""Times that a rank is replaced without a committed step."""
+"""Maximum deaths of a rank after the same committed step."""
 
 
 class Action(Enum):
-    """What its supervisor does."""
+    """Action of the supervisor."""
 
     START = "a replacement is started"
     START_LATER = "a replacement is started once the coordinator is reachable"
-    LEAVE_OUT = "the others go on without it"
+    LEAVE_OUT = "the others continue without it"
     END_HOST = "the ranks of this host end"
     END_JOB = "the ranks of all hosts end"
 
 
 @dataclass(frozen=True)
 class RankEnd:
-    """The end of a rank's process, and how far the job was.
+    """The end of a rank's process, and the state of the job at that time.
 
     Attributes:
-        rank: Its rank.
-        code: Its exit code, which is not 0; negative: a signal.
-        step: Committed steps.
+        rank: Global rank.
+        code: Exit code, not 0; negative for a signal.
+        step: Number of committed steps.
         has_started: Whether all ranks have joined.
         finished: Whether the first fit has ended.
-        ended: Whether the ranks were told to exit, with a checkpoint.
+        ended: Whether the ranks have received the message to exit, with a checkpoint.
         is_reachable: Whether a replacement can take part.
         together: Whether all ranks are restarted when one is lost.
-        replica: Ranks that have a replica of the model together.
-        max_restarts: How often it may be replaced.
-        deaths: Its earlier ends: how many after which step.
-        is_killed: Whether the coordinator has had it killed.
-        is_only_one: Whether no other rank of this host has exited with an error and been left out.
+        replica: Number of ranks that share a replica of the model.
+        max_restarts: Maximum number of replacements.
+        deaths: Step -> number of earlier deaths after it.
+        is_killed: Whether it was killed for the coordinator.
+        is_only_one: Whether no other rank of this host has exited with an error without a replacement.
         has_followed: Whether a rank of this host was restarted because another was lost.
 
     """
@@ -65,19 +65,19 @@ class RankEnd:
 
     @property
     def follows(self) -> bool:
-        """Whether it has exited because another was lost, to be restarted."""
+        """Whether it has exited in order to be restarted, because another rank was lost."""
         has_part = self.together or self.replica > 1
         return self.code == wire.RESTART and (has_part or not self.step)
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What follows.
+    """What the supervisor does about the end of a rank.
 
     Attributes:
-        action: What is done.
-        sentence: What is logged; may be empty.
-        death: Where the end is counted: after this step, or :data:`WITH_ANOTHER`; None if it is not.
+        action: Action to take.
+        sentence: Log line; may be empty.
+        death: Step, or :data:`WITH_ANOTHER`, that the death is counted for; None if it is not counted.
 
     """
 
@@ -87,7 +87,7 @@ class Decision:
 
 
 def decide(end: RankEnd) -> Decision:
-    """What follows the end of a rank's process."""
+    """Decide what to do about the end of a rank's process."""
     ended = f"rank {end.rank} ended with {f'signal {-end.code}' if end.code < 0 else f'exit code {end.code}'}"
     if end.finished:
         return Decision(Action.LEAVE_OUT, f"{ended} after the first fit, and is not replaced.")
@@ -106,7 +106,7 @@ def decide(end: RankEnd) -> Decision:
 
 
 def _replaced(end: RankEnd, ended: str, deaths: Mapping[int, int]) -> tuple[Action, str]:
-    """Whether it is replaced, and what is logged; ``deaths`` include this one."""
+    """Whether the rank is replaced, and the log line; ``deaths`` include this one."""
     if sum(deaths.values()) > end.max_restarts:
         return Action.LEAVE_OUT, f"{ended}, and is not replaced: --max-restarts is {end.max_restarts}."
     if end.follows and (end.step or end.is_only_one):

@@ -19,13 +19,13 @@ class Settings:
     """A job's requirements for quorums.
 
     Attributes:
-        world_size: Ranks of the job, which is the number of shards that its data has.
+        world_size: Number of ranks of the job, and of shards of its data.
         minimum: Minimum number of ranks to continue.
         rejoin_timeout: Seconds to wait for a replacement before the others continue without it.
         silence: Seconds without a heartbeat after which a rank is lost.
-        attempts: Times that the same step may fail.
-        patience: Seconds to wait for the minimum.
-        to_begin: Number of ranks to start training with; the others join later. None: all.
+        attempts: Maximum number of failures of the same step.
+        patience: Seconds to wait for the minimum number of ranks.
+        to_begin: Number of ranks to start training with; the others join later. None for all.
         collective: Name of a collective that a step of the script calls, which needs all ranks; empty if none is known.
 
     """
@@ -39,21 +39,21 @@ class Settings:
     to_begin: int | None = None
     collective: str = ""
 
-    def need_all(self, collective: str, say: Callable[[str], None]) -> None:
-        """A rank cannot train on the shard of a missing one, because of a collective."""
+    def need_all(self, collective: str, report: Callable[[str], None]) -> None:
+        """Require all ranks: because of a collective, no rank can train on the shard of a missing one."""
         if not self.collective:
-            say(
+            report(
                 f"a step of the script calls {collective}, which needs all {self.world_size} ranks: while one is missing"
                 " the others wait for its replacement."
             )
         self.collective, self.minimum = collective, self.world_size
 
     def too_few(self, left: int) -> wire.End:
-        """Why the job ends if so many ranks are left."""
+        """The reason for the job's end if only ``left`` ranks are left."""
         return {"why": "few", "left": left, "minimum": self.minimum, "collective": self.collective}
 
     def patience_of(self, present: int) -> float:
-        """Seconds that so many ranks wait for replacements of the others."""
+        """Seconds that ``present`` ranks wait for replacements of the others."""
         return max(self.rejoin_timeout, self.patience if present < self.minimum else 0.0)
 
     @property
@@ -64,17 +64,17 @@ class Settings:
 
 @dataclass
 class RankRecord:
-    """What the coordinator knows of one process, as long as its connection lasts.
+    """The coordinator's state of one rank's process, for the duration of its connection.
 
     Attributes:
-        rank: Its rank in the job.
-        connection: To it.
-        info: Information for the others.
+        rank: Global rank.
+        connection: Connection to the process.
+        info: Information for the other ranks.
         last_heartbeat: Time of its last message.
         joined: Number of its first quorum.
-        request: What it waits for: a start, a quorum or a restart. A rank waits for one thing at a time; for a step that it
-            has voted on the coordinator has the ids.
-        request_id: Id of that request.
+        request: The pending request: a start, a quorum or a restart. A rank has one request at a time; the ids of
+            votes are kept in the coordinator.
+        request_id: Id of the pending request.
         sending: Lock for sending.
 
     """
@@ -100,12 +100,12 @@ class RankRecord:
 
     @property
     def at(self) -> list[int] | None:
-        """The training position with which it asks for a quorum; None if it has no state."""
+        """The training position in its request for a quorum; None if it has no state."""
         return self.request.at if isinstance(self.request, wire.NextQuorum) else None
 
     @property
     def admits(self) -> bool:
-        """Whether the quorum that it asks for may have replacements."""
+        """Whether the quorum that it requests may contain replacements."""
         return not isinstance(self.request, wire.NextQuorum) or self.request.admits
 
     @property
@@ -114,21 +114,21 @@ class RankRecord:
         return isinstance(self.request, wire.LeaveForRestart)
 
     def answer(self, reply: wire.Reply) -> None:
-        """Answer the request that it waits for."""
+        """Respond to the pending request."""
         self.request = None
         self.send({**reply, "id": self.request_id})
 
     def send(self, message: Mapping[str, object]) -> None:
-        """Send it a message; a lost connection is detected elsewhere."""
+        """Send a message; a lost connection is detected elsewhere."""
         with self.sending, contextlib.suppress(OSError):
             wire.send(self.connection, message)
 
 
 def quorum_of(records: Sequence[RankRecord]) -> wire.Reply:
-    """What the ranks of a quorum are told about each other.
+    """The description of a quorum that its ranks receive.
 
     Args:
-        records: In the order of the quorum.
+        records: Records in the order of the quorum.
 
     """
     newest = max((record.at for record in records if record.at is not None), default=None)
@@ -142,32 +142,32 @@ def quorum_of(records: Sequence[RankRecord]) -> wire.Reply:
 
 
 def join_of(mates: Sequence[RankRecord], records: Mapping[int, RankRecord], active: Sequence[int]) -> wire.Reply:
-    """What a rank is told that is to join others.
+    """The response to a rank that is to join others.
 
     Args:
-        mates: Those who join with it.
-        records: All.
-        active: Those who train.
+        mates: Records of the ranks that join together with it.
+        records: Rank -> record, of all connected ranks.
+        active: Ranks of the current quorum.
 
     """
     return {**quorum_of(mates), "kind": wire.Kind.JOIN, "peers": [records[rank].info for rank in active]}
 
 
 def step_of(records: Iterable[RankRecord], default: int) -> int:
-    """The step that ranks have done last: an earlier one than the job's, after all have resumed from a checkpoint."""
+    """The last step of the ranks: before the job's last step if all have resumed from a checkpoint."""
     return max((record.at[0] for record in records if record.at), default=default)
 
 
 def release(records: dict[int, RankRecord], active: list[int], quorum: int) -> tuple[list[int], int]:
-    """Release the ranks that train, to be started again, once all of them have said that they cannot recover in the job.
+    """Release the training ranks to be restarted, once all of them have reported that they cannot recover in the job.
 
     Args:
-        records: Those who are left; the released are removed.
-        active: Those who train.
-        quorum: Their number.
+        records: Rank -> record; the released ranks are removed.
+        active: Ranks of the current quorum.
+        quorum: Number of the current quorum.
 
     Returns:
-        ``active`` and ``quorum``, as if nobody had started yet if they were released.
+        ``active`` and ``quorum``; after a release those of a job that has not started.
 
     """
     if not active or not all(records[rank].leaves_for_restart for rank in active):
@@ -178,12 +178,12 @@ def release(records: dict[int, RankRecord], active: list[int], quorum: int) -> t
 
 
 def answer_left_over(records: Mapping[int, RankRecord], active: Sequence[int], over: wire.Reply | None) -> None:
-    """Answer those who ask for a quorum that will not be: it is too late, or nobody knows where the training is.
+    """Respond to ranks that request a quorum which cannot be formed: the job is over, or no rank has the training state.
 
     Args:
-        records: All.
-        active: Those who train.
-        over: The answer where it is too late; None if it is not.
+        records: Rank -> record, of all connected ranks.
+        active: Ranks of the current quorum.
+        over: The response if the job is over; else None.
 
     """
     for record in records.values():
@@ -192,36 +192,36 @@ def answer_left_over(records: Mapping[int, RankRecord], active: Sequence[int], o
 
 
 def candidates_of(records: Mapping[int, RankRecord], active: Sequence[int], replica: int) -> list[RankRecord]:
-    """Who may be of the next quorum: those who train, and complete replicas of others, if they have asked for it.
+    """Ranks that may be in the next quorum: training ranks and complete replicas of others that have requested it.
 
     Args:
-        records: All.
-        active: Those who train.
-        replica: Ranks of a replica of the model.
+        records: Rank -> record, of all connected ranks.
+        active: Ranks of the current quorum.
+        replica: Number of ranks that share a replica of the model.
 
     """
-    asking = [rank for rank, record in records.items() if record.asks_quorum]
-    able = {*active, *complete(asking, replica)}
-    return [records[rank] for rank in asking if rank in able]
+    waiting = [rank for rank, record in records.items() if record.asks_quorum]
+    able = {*active, *complete(waiting, replica)}
+    return [records[rank] for rank in waiting if rank in able]
 
 
 class Waiting:
-    """Which ranks wait for which others to ask for the next quorum; the debug log has a line when that changes."""
+    """Logs, at debug level, which ranks wait for which others to request the next quorum, when that changes."""
 
     def __init__(self) -> None:
         self._awaited: list[int] = []
 
     def for_others(self, records: Mapping[int, RankRecord], active: Sequence[int]) -> bool:
-        """Whether some that train have yet to ask.
+        """Whether some training ranks have not requested the next quorum yet.
 
         Args:
-            records: All.
-            active: Those who train.
+            records: Rank -> record, of all connected ranks.
+            active: Ranks of the current quorum.
 
         """
-        asking = [rank for rank in active if records[rank].asks_quorum]
-        awaited = [rank for rank in active if rank not in asking]
-        if asking and awaited and awaited != self._awaited:
-            log.debug("coordinator: ranks %s wait for ranks %s to ask for the next quorum", asking, awaited)
+        waiting = [rank for rank in active if records[rank].asks_quorum]
+        awaited = [rank for rank in active if rank not in waiting]
+        if waiting and awaited and awaited != self._awaited:
+            log.debug("coordinator: ranks %s wait for ranks %s to request the next quorum", waiting, awaited)
         self._awaited = awaited
         return bool(awaited)

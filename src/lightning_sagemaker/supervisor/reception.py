@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Connections to the coordinator: authentication, and whether it is a rank or another host's supervisor."""
+"""Accepts connections to the coordinator: authenticates them, and dispatches ranks and supervisors of other hosts."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from typing import Any
 from lightning_sagemaker.recovery import wire
 
 Serve = Callable[[socket.socket, dict[str, Any]], None]
-"""Serves a connection until it ends, given its first message."""
+"""Serves a connection until it ends; the second argument is its first message."""
 
 _HELLO = 10.0
 """Seconds in which a connection must identify itself."""
 
 
 class Reception:
-    """Listens until it is closed, with a thread for each connection.
+    """Listens until closed, with a thread for each connection.
 
     Args:
-        host: Address to listen at; empty: all of this machine.
-        port: Port to listen at; 0: a free one.
-        backlog: Connections that may wait to be accepted.
+        host: Address to listen at; empty for all addresses of this machine.
+        port: Port to listen at; 0 for a free one.
+        backlog: Maximum number of connections that wait to be accepted.
         token: Token that each connection must send first.
         rank: Serves a rank.
         other_host: Serves the supervisor of another host.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Events of committed steps: the first of a quorum, and others periodically."""
+"""Logs committed steps as events: the first of each quorum, and others periodically."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import time
 from collections.abc import Callable
 
 _SECONDS = 10.0
-"""Between two notes."""
+"""Minimum seconds between two events."""
 
 
 class StepNotes:
-    """Steps of one job.
+    """Records the committed steps of one job.
 
     Args:
         note: Called with the name of an event and its values.
@@ -27,7 +27,7 @@ class StepNotes:
         self.is_first, self.last = False, time.time()
 
     def counted(self, step: int, ranks: int) -> None:
-        """A step was committed.
+        """Record a committed step.
 
         Args:
             step: Number of the step.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A process that has imported what training imports, and is forked for each rank, including replacements.
+"""A process that has imported training's modules and is forked for each rank, including replacements.
 
-It reads a line of JSON for each rank from its standard input, and writes a line for each that has started or ended.
+It reads a line of JSON from its standard input for each rank to start, and writes one for each that has started or ended.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def main(arguments: Sequence[str]) -> None:
     """Serve until the supervisor closes the standard input.
 
     Args:
-        arguments: Names of groups to import, then unused words, as space for the title of the ranks in ``ps``.
+        arguments: Names of groups to import, then unused arguments that reserve space for the ranks' title in ``ps``.
 
     """
     host_init.prctl(host_init.PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -36,12 +36,12 @@ def main(arguments: Sequence[str]) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     requests, answers = os.dup(0), os.dup(1)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    os.dup2(2, 1)  # the ranks' own output goes where the supervisor's goes
+    os.dup2(2, 1)  # the ranks write to the supervisor's standard error
     leave_no_trace()
     loaded = load_groups(arguments[0].split(","))
     gc.collect()
     gc.freeze()
-    _tell(answers, {"ready": len(os.listdir("/proc/self/task"))})
+    _respond(answers, {"ready": len(os.listdir("/proc/self/task"))})
     pending, children = b"", set[int]()
     while True:
         ready, _, _ = select.select([requests], [], [], _POLL)
@@ -52,7 +52,7 @@ def main(arguments: Sequence[str]) -> None:
             *lines, pending = (pending + part).split(b"\n")
             for line in lines:
                 children.add(_start(json.loads(line), requests, answers, loaded))
-        _tell_ends(answers, children)
+        _report_ends(answers, children)
 
 
 def _start(request: dict[str, Any], requests: int, answers: int, loaded: list[Group]) -> int:
@@ -61,7 +61,7 @@ def _start(request: dict[str, Any], requests: int, answers: int, loaded: list[Gr
         os.close(requests)
         os.close(answers)
         _be_program(request, loaded)
-    _tell(answers, {"started": request["rank"], "pid": child})
+    _respond(answers, {"started": request["rank"], "pid": child})
     return child
 
 
@@ -80,15 +80,15 @@ def _be_program(request: dict[str, Any], loaded: list[Group]) -> NoReturn:
     forked_program.run(command[1:])
 
 
-def _tell_ends(answers: int, children: set[int]) -> None:
+def _report_ends(answers: int, children: set[int]) -> None:
     with contextlib.suppress(ChildProcessError):
         while (ended := os.waitpid(-1, os.WNOHANG))[0]:
             if ended[0] in children:
                 children.remove(ended[0])
-                _tell(answers, {"ended": ended[0], "code": os.waitstatus_to_exitcode(ended[1])})
+                _respond(answers, {"ended": ended[0], "code": os.waitstatus_to_exitcode(ended[1])})
 
 
-def _tell(answers: int, message: dict[str, Any]) -> None:
+def _respond(answers: int, message: dict[str, Any]) -> None:
     os.write(answers, json.dumps(message).encode() + b"\n")
 
 

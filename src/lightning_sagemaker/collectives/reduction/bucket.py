@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a reduction needs of DDP's buckets, and DDP of a reduction."""
+"""Protocols: DDP's gradient bucket, and what reduces it."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ class Bucket(Protocol):
     """As ``torch.distributed.GradBucket``."""
 
     def index(self) -> int:
-        """Its number."""
+        """Index of the bucket."""
 
     def buffer(self) -> Tensor:
-        """All gradients, one after the other."""
+        """All gradients, flattened and concatenated."""
 
     def gradients(self) -> Sequence[Tensor]:
-        """The gradients, in their shapes."""
+        """Each parameter's gradient, in its shape; views of the buffer."""
 
     def parameters(self) -> Sequence[Tensor]:
-        """What they are of."""
+        """The parameters of these gradients."""
 
     def is_last(self) -> bool:
-        """Whether no other follows in this step."""
+        """Whether this is the last bucket of the backward pass."""
 
 
 class BucketReducer(Protocol):
-    """What a communication hook hands a bucket to."""
+    """Reduces the buckets that a communication hook receives."""
 
     def reduce_bucket(self, bucket: Bucket) -> torch.futures.Future[Tensor]:
-        """Begin to replace a bucket's gradients by their mean over all processes."""
+        """Start to replace a bucket's gradients by their mean over all processes."""
 
     def uncounted(self) -> AbstractContextManager[None]:
-        """While reductions are outside a step."""
+        """Context in which reductions are not part of a training step and leave the state unchanged."""

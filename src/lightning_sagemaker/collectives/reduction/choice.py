@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which plan is fastest here: tried for about two seconds, on all ranks together, before the training.
+"""Choose the fastest plan by a benchmark of about two seconds, on all ranks together, before the training.
 
-A plan's seconds grow with the bytes, from an offset of its own: the pipeline of a hierarchy has to fill before it pays.
-So vectors are doubled as long as time is left, and from the two largest the seconds for all gradients are extrapolated.
-Plans that are far behind are dropped on the way, which leaves the time to the others (successive halving: Karnin, Koren
+A plan's time grows with the bytes, from an offset of its own: the pipeline of a hierarchy has to fill before it pays.
+So the vector's size is doubled while time is left, and the time for all gradients is extrapolated from the two largest.
+Plans that are far slower are dropped early, which leaves more time for the others (successive halving: Karnin, Koren
 and Somekh, 2013).
 """
 
@@ -22,15 +22,15 @@ from lightning_sagemaker.collectives.reduction.topology import Topology
 
 SECONDS = 2.0
 _MARGIN = 0.95
-"""Share of the plain reduction's time that another must stay below to be taken."""
+"""Fraction of the plain reduction's time that another plan must stay below to be chosen."""
 _CONNECTS, _FIRST, _MOST = 4 * 2**10, 256 * 2**10, 64 * 2**20
-"""Bytes of a trial that makes connections and does not count, of the first that does, and of the largest."""
+"""Bytes of the warm-up, which opens the connections, of the first trial, and of the largest."""
 _ENOUGH = 20
-"""Rounds with all gradients of a small model, which need no two seconds."""
+"""Maximum rounds at the largest size, which for a small model takes less than two seconds."""
 _CLEAR = 4 * 2**20
-"""Bytes from which on plans are dropped: less than two pieces are not pipelined, and take little longer than a message."""
+"""Bytes from which plans are dropped: below, there are fewer than two pieces, so nothing is pipelined."""
 _BEHIND = 1.5
-"""Times the fastest plan's expected seconds, beyond which a plan is dropped."""
+"""Multiple of the fastest plan's expected time beyond which a plan is dropped."""
 _PIECES = (PIECE, 2 * PIECE)
 _DDP_BUCKET = 25 * 2**20
 """Bytes; torch's default for ``bucket_cap_mb``."""
@@ -39,11 +39,11 @@ Trial = Callable[[Tensor], None]
 
 
 def candidates(topology: Topology, compression: str | None, device: torch.device) -> list[Plan]:
-    """What is tried: the plain reduction first, then what is exact, then what is compressed.
+    """The plans to try: the plain reduction first, then exact ones, then compressed ones.
 
     Args:
         topology: Topology of all ranks.
-        compression: Compression that is allowed.
+        compression: Compression that the user allows; None for exact plans only.
         device: Device of the gradients. On GPUs the pieces of a bucket do not overlap, so it is not split.
 
     """
@@ -59,13 +59,13 @@ def candidates(topology: Topology, compression: str | None, device: torch.device
 
 @dataclass(frozen=True)
 class Choice:
-    """What was found.
+    """The chosen plan and its measurements.
 
     Attributes:
-        plan: The fastest.
-        seconds: Seconds in which each plan is expected to reduce all gradients.
-        gradient_bytes: Their bytes.
-        tried_bytes: Bytes of the largest vector that was reduced.
+        plan: The fastest plan.
+        seconds: Expected seconds of each plan for all gradients.
+        gradient_bytes: Bytes of all gradients.
+        tried_bytes: Bytes of the largest vector that was timed.
 
     """
 
@@ -76,8 +76,8 @@ class Choice:
 
     @property
     def reason(self) -> str:
-        """The figures, in a sentence."""
-        listed = "; ".join(f"{plan.words} {1e3 * taken:.1f} ms" for plan, taken in self.seconds.items())
+        """The measurements, as a sentence."""
+        listed = "; ".join(f"{plan.description} {1e3 * taken:.1f} ms" for plan, taken in self.seconds.items())
         tried, all_of_them = self.tried_bytes / 2**20, self.gradient_bytes / 2**20
         expected = "" if tried == all_of_them else f", expected for {all_of_them:.3g} MiB"
         return f"Measured on {tried:.3g} MiB{expected}: {listed}."
@@ -85,10 +85,10 @@ class Choice:
 
 @dataclass
 class _Times:
-    """Seconds of one plan.
+    """Measured times of one plan.
 
     Attributes:
-        by_size: Bytes that were tried, ascending -> seconds: the least of the rounds, as other work only adds to them.
+        by_size: Bytes, ascending -> seconds, the minimum over the rounds, as other load only adds to them.
 
     """
 
@@ -102,24 +102,24 @@ class _Times:
         return [*self.by_size.values()][-1]
 
     def expected(self, size: int) -> float:
-        """Seconds for so many bytes: along the line through the two largest that were tried."""
+        """Expected seconds for ``size`` bytes, extrapolated linearly from the two largest sizes."""
         largest, seconds = [*self.by_size.items()][-1]
         slope = seconds / largest  # no offset
         if len(self.by_size) > 1:
             before, seconds_before = [*self.by_size.items()][-2]
             found = (seconds - seconds_before) / (largest - before)
-            slope = min(max(found, slope / 8), slope)  # what is outside is noise
+            slope = min(max(found, slope / 8), slope)  # values outside are noise
         return seconds + slope * (size - largest)
 
 
 def choose(trials: Mapping[Plan, Trial], gradient_bytes: int, device: torch.device, limit: float = SECONDS) -> Choice:
-    """Try plans in turn. Collective over all ranks, which find the same.
+    """Time plans in turn. Collective over all ranks; the choice is the same on all.
 
     Args:
-        trials: Plan -> what reduces a vector by it and waits; :class:`Plan()` is among them.
-        gradient_bytes: Bytes of the model's gradients; no more is tried.
+        trials: Plan -> a function that reduces a vector with it and waits. ``Plan()`` must be among them.
+        gradient_bytes: Bytes of the model's gradients, the maximum size of a vector.
         device: Device of the gradients.
-        limit: Seconds, about.
+        limit: Approximate time limit, in seconds.
 
     """
     begin, size, rounds = time.perf_counter(), min(_FIRST, gradient_bytes), 0
@@ -145,14 +145,14 @@ def choose(trials: Mapping[Plan, Trial], gradient_bytes: int, device: torch.devi
 
 
 def _near(plans: list[Plan], times: Mapping[Plan, _Times], size: int) -> list[Plan]:
-    """Those that may be the fastest with ``size`` bytes."""
+    """The plans that may be the fastest for ``size`` bytes."""
     best = min(times[plan].expected(size) for plan in plans)
     return [plan for plan in plans if times[plan].expected(size) <= _BEHIND * best]
 
 
 def _round(trials: Mapping[Plan, Trial], size: int, begin: float, device: torch.device) -> list[float]:
-    """Seconds of each trial, and since the beginning, of the slowest rank."""
-    random = torch.Generator(device).manual_seed(0)  # of its own: the training's is left as it was
+    """Seconds of each trial, then seconds since ``begin``, each of the slowest rank."""
+    random = torch.Generator(device).manual_seed(0)  # its own: the training's random state must not change
     vector = torch.rand(max(VectorAsBucket.WIDTH, size // 4), generator=random, device=device)
     seconds = []
     for trial in trials.values():
@@ -168,7 +168,7 @@ def _round(trials: Mapping[Plan, Trial], size: int, begin: float, device: torch.
 
 
 def plain(vector: Tensor) -> None:
-    """What DDP does with buckets of its default size."""
+    """All-reduce a vector as DDP does, in buckets of its default size."""
     for work in [dist.all_reduce(part, async_op=True) for part in torch.split(vector, _DDP_BUCKET // vector.itemsize)]:
         work.wait()
 
@@ -184,10 +184,10 @@ def _synchronize(device: torch.device) -> None:
 
 
 class VectorAsBucket:
-    """A vector with the methods of DDP's bucket that PowerSGD asks, as one matrix.
+    """A vector with the methods of DDP's bucket that PowerSGD calls, as one matrix.
 
     Args:
-        vector: Vector of at least :attr:`WIDTH` numbers.
+        vector: Vector of at least :attr:`WIDTH` elements.
 
     """
 
@@ -198,7 +198,7 @@ class VectorAsBucket:
         self._matrix = vector[: rows * self.WIDTH].view(rows, -1)
 
     def buffer(self) -> Tensor:
-        """All numbers."""
+        """All elements, in one dimension."""
         return self._matrix.view(-1)
 
     def gradients(self) -> Sequence[Tensor]:
@@ -206,13 +206,13 @@ class VectorAsBucket:
         return [self._matrix]
 
     def parameters(self) -> Sequence[Tensor]:
-        """What the gradients are of: the matrix, for want of another."""
+        """The matrix again, in place of a parameter."""
         return [self._matrix]
 
     def index(self) -> int:
-        """Another for each size, as memory is kept by it."""
+        """An index per size, as PowerSGD keeps its memory by index."""
         return self._matrix.numel()
 
     def is_last(self) -> bool:
-        """Whether a step ends with it."""
+        """Whether this is the last bucket of the backward pass."""
         return True

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From options to what reduces the gradients: as asked for, as a checkpoint says, or the fastest that is found."""
+"""From the options to what reduces the gradients: as configured, as in the resumed checkpoint, or the fastest plan."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ if TYPE_CHECKING:
 
 
 _CHOICES: dict[tuple[object, ...], Choice] = {}
-"""What was found in this process, by topology and size."""
+"""Choices that were measured in this process, by topology, options, device type and size."""
 
 
 class Engine:
-    """What reduces gradients in one run. Making it is collective over all ranks, which come to the same.
+    """The gradient reduction of one run. Creating it is collective over all ranks; the plan is the same on all.
 
     Args:
-        options: As set.
+        options: The strategy's options.
         groups: Process groups.
         device: Device of the gradients.
         gradient_bytes: Bytes of all gradients.
-        before: From :meth:`as_dict` of the run that is resumed; None of a new one.
+        before: The result of :meth:`as_dict` in the run that is resumed; None for a new run.
 
     Attributes:
-        plan: What is done.
-        reason: Why, in a sentence or two.
-        reducer: For :func:`~lightning_sagemaker.collectives.reduction.hook.attach`; None where DDP's own all-reduce is
-            left.
+        plan: The plan in use.
+        reason: Why this plan, in a sentence or two.
+        reducer: For :func:`~lightning_sagemaker.collectives.reduction.hook.attach`; None where DDP's own all-reduce
+            stays in use.
 
     """
 
@@ -50,24 +50,26 @@ class Engine:
         before: Checkpoint | None = None,
     ) -> None:
         self._options, self._groups, self._device = options, groups, device
-        self.plan, self.reason = self._settle(gradient_bytes, dict(before or {}))
+        self.plan, self.reason = self._choose(gradient_bytes, dict(before or {}))
         self.reducer = None if self.plan.is_plain else self._make(self.plan)
 
-    def _settle(self, gradient_bytes: int, before: Checkpoint) -> tuple[Plan, str]:
+    def _choose(self, gradient_bytes: int, before: Checkpoint) -> tuple[Plan, str]:
         options, topology = self._options, self._groups.topology
         if options.measures:
-            if before.get("topology") == topology.words and before.get("asked") == options.words:
-                return Plan.from_dict(before["plan"]), f"As chosen before this run was resumed, with {topology.words}."
+            if before.get("topology") == topology.description and before.get("asked") == options.description:
+                return Plan.from_dict(
+                    before["plan"]
+                ), f"As chosen before this run was resumed, with {topology.description}."
             key = (topology, options, self._device.type, gradient_bytes)
             if key in _CHOICES:
                 return _CHOICES[key].plan, "As chosen before in this process."
             if len(candidates(topology, options.compression, self._device)) == 1:
                 return Plan(), f"There is no alternative: {topology.obstacle}, and compression is off."
             _CHOICES[key] = choose(self._trials(), gradient_bytes, self._device)
-            return _CHOICES[key].plan, f"{topology.words}. {_CHOICES[key].reason}"
+            return _CHOICES[key].plan, f"{topology.description}. {_CHOICES[key].reason}"
         if options.reduction == HIERARCHICAL and topology.obstacle:
             return Plan(FLAT, options.compression), f"Not hierarchical, as {topology.obstacle}."
-        return Plan(options.reduction, options.compression), f"As configured, with {topology.words}."
+        return Plan(options.reduction, options.compression), f"As configured, with {topology.description}."
 
     def _make(self, plan: Plan, **low_rank: int) -> Reducer | LowRankReducer:
         if plan.compression != POWERSGD:
@@ -92,5 +94,9 @@ class Engine:
         return reduce
 
     def as_dict(self) -> StateDict:
-        """Plain values for a checkpoint."""
-        return {"plan": self.plan.as_dict(), "topology": self._groups.topology.words, "asked": self._options.words}
+        """The plan and what it depends on, for a checkpoint."""
+        return {
+            "plan": self.plan.as_dict(),
+            "topology": self._groups.topology.description,
+            "asked": self._options.description,
+        }

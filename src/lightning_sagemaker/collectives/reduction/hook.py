@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Communication hooks of DDP that reduce as a plan says, over gloo and nccl."""
+"""DDP communication hooks that reduce gradients according to a plan, over gloo and nccl."""
 # Without `from __future__ import annotations`: DDP compares the annotations of a hook with the types themselves.
 
 import contextlib
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 
 
 class Reducer:
-    """The mean, or the sum, of vectors over all processes, in the way of a plan.
+    """Averages or sums vectors over all processes, according to a plan.
 
-    Making one is collective over all ranks, and so is reducing.
+    Creating one is collective over all ranks, and so is reducing.
 
     Args:
-        plan: Without low rank.
+        plan: Plan without PowerSGD.
         groups: Process groups.
-        device: Where the vectors are.
-        divisor: Divisor of the sum; the number of processes when None.
+        device: Device of the vectors.
+        divisor: Divisor of the sum; the number of processes if None.
 
     """
 
@@ -56,36 +56,36 @@ class Reducer:
         self._pipeline = make(stages, last.into)
 
     def reduce(self, buffer: Tensor) -> torch.futures.Future[Tensor]:
-        """Begin to replace ``buffer`` by the mean over all processes.
+        """Start to replace ``buffer`` by the mean over all processes.
 
         Args:
             buffer: One dimension, of any floating-point type; contiguous.
 
         Returns:
-            The buffer, when it is there.
+            A future of the buffer.
 
         """
         future: torch.futures.Future[Tensor] = self._pipeline.run(buffer, self._pieces(buffer))
         return future
 
     def reduce_bucket(self, bucket: "Bucket") -> torch.futures.Future[Tensor]:
-        """Begin to replace a bucket's gradients by their mean over all processes."""
+        """Start to replace a bucket's gradients by their mean over all processes."""
         return self.reduce(bucket.buffer())
 
     @contextmanager
     def uncounted(self) -> Iterator[None]:
-        """While reductions are outside a step; a sum has no state."""
+        """Context in which reductions are not part of a training step; does nothing, as a sum has no state."""
         yield
 
     def _pieces(self, buffer: Tensor) -> list[Tensor]:
-        """Parts of about the same size, multiples of the number of processes but for the last."""
+        """Parts of about the same size; all but the last are multiples of the number of processes."""
         count = max(1, round(buffer.nbytes / self.plan.piece_bytes))
         size = max(1, -(-buffer.numel() // (count * self._world))) * self._world
         return list(torch.split(buffer, size))
 
 
 def _padded(world: int, first: ScatterSum, piece: Tensor) -> Tensor:
-    """Not a method: the threads that run it must not keep the pipeline alive, whose end is theirs."""
+    """Not a method: the threads that run it must not keep the pipeline alive, as they end when it is freed."""
     missing = -piece.numel() % world
     return first(torch.nn.functional.pad(piece, (0, missing)) if missing else piece)
 
@@ -98,14 +98,14 @@ def reduce_bucket(state: "BucketReducer", bucket: dist.GradBucket) -> torch.futu
 
 
 def reduced_parameters(ddp: DistributedDataParallel) -> tuple[list[Tensor], list[bool]]:
-    """The parameters that a wrapper reduces, and whether each has sparse gradients."""
+    """The parameters whose gradients a wrapper reduces, and whether each has sparse gradients."""
     require(ddp, "_build_params_for_reducer")
     parameters, sparse = ddp._build_params_for_reducer()  # type: ignore[no-untyped-call]
     return parameters, sparse
 
 
 def attach(ddp: DistributedDataParallel, reducer: "BucketReducer") -> None:
-    """Have a wrapper reduce its gradients by ``reducer``.
+    """Make a wrapper reduce its gradients with ``reducer``.
 
     Raises:
         MisconfigurationException: If some gradients are sparse.
@@ -120,7 +120,7 @@ def attach(ddp: DistributedDataParallel, reducer: "BucketReducer") -> None:
 
 
 def own_reducer(ddp: DistributedDataParallel) -> "BucketReducer | None":
-    """What :func:`attach` has given to a wrapper; None if it has another hook, or none."""
+    """The reducer that :func:`attach` set on a wrapper; None if it has another hook, or none."""
     require(ddp, "_comm_hooks")
     hooks: list[tuple[object, BucketReducer]] = ddp._comm_hooks  # type: ignore[assignment]
     return next((state for hook, state in hooks if hook is reduce_bucket), None)
@@ -128,7 +128,7 @@ def own_reducer(ddp: DistributedDataParallel) -> "BucketReducer | None":
 
 @contextmanager
 def uncounted(ddp: DistributedDataParallel) -> Iterator[None]:
-    """While DDP rebuilds its buckets, with zero gradients outside any step."""
+    """Context for DDP's bucket rebuild, whose zero gradients are not part of a training step."""
     reducer = own_reducer(ddp)
     with contextlib.nullcontext() if reducer is None else reducer.uncounted():
         yield

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PowerSGD: torch's hook, whose collectives come in one order on every rank over gloo too.
+"""PowerSGD with torch's hook, with its collectives in the same order on every rank over gloo too.
 
-torch's hook begins the second of its all-reduces of a bucket when the first is done, in gloo's own threads: with
-several buckets under way, ranks may begin them in different orders, and add up what does not belong together. Here a
-bucket begins when the one before it is done, in a thread during the backward pass.
+torch's hook starts a bucket's second all-reduce when the first has completed, in gloo's threads: with several
+buckets in flight, ranks may start them in different orders, and sum tensors of different buckets. Here a bucket
+starts when the previous one has completed, in a thread during the backward pass.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ if TYPE_CHECKING:
 
 
 _SETTLES = 2
-"""Steps after which DDP has the buckets that it keeps."""
+"""Steps after which DDP's buckets no longer change."""
 _EPSILON = 1e-8
-"""Added to the norm of a column: gradients of what no process has used are zeros, which torch's default makes NaN."""
+"""Added to the norm of a column: gradients of unused parameters are zeros, which torch's default turns into NaN."""
 
 
 class LowRankReducer:
-    """Buckets in low rank, with the error of each step added to the next; exact until then.
+    """Reduces buckets as low-rank matrices, with error feedback; exactly in the first steps.
 
     Args:
-        exact: Reduces a vector, in the steps before.
+        exact: Reduces the buckets of the steps before ``start``.
         groups: Process groups.
-        device: Where the gradients are.
+        device: Device of the gradients.
         rank: Rank of the matrices that are sent.
-        start: Optimizer steps before which nothing is compressed.
+        start: Number of optimizer steps before compression starts.
 
     """
 
@@ -62,7 +62,7 @@ class LowRankReducer:
         self._steps, self._counts = 0, True
 
     def reduce_bucket(self, bucket: Bucket) -> torch.futures.Future[Tensor]:
-        """Begin to replace a bucket's gradients by their mean over all processes, about."""
+        """Start to replace a bucket's gradients by an approximation of their mean over all processes."""
         state = self._state
         if not self._counts or state.iter < state.start_powerSGD_iter or self._steps < _SETTLES:
             if self._counts:
@@ -78,7 +78,7 @@ class LowRankReducer:
             return _powersgd(state, bucket)
         future = self._pipeline.run(bucket.buffer(), [bucket])
         if is_new:
-            future.wait()  # torch seeds the process's random numbers for it, and gives them back: nothing else may draw
+            future.wait()  # torch seeds the global generator for it and restores it: nothing else may draw meanwhile
         return future
 
     def begin(self) -> None:
@@ -87,19 +87,19 @@ class LowRankReducer:
 
     @contextmanager
     def uncounted(self) -> Iterator[None]:
-        """While DDP makes the buckets that it keeps, from gradients of no step."""
+        """Context for DDP's bucket rebuild, whose zero gradients are not part of a training step."""
         self._counts = False
         yield
         self._counts, self._steps = True, _SETTLES
 
     def state_dict(self, parameters: Sequence[Tensor]) -> StateDict:
-        """Plain values for a checkpoint. Collective over all ranks, between two steps.
+        """The step and the errors, for a checkpoint. Collective over all ranks, between two steps.
 
-        The method is linear in the processes' mean, so each may continue with the mean of all errors as well as with
+        PowerSGD is linear in the mean over the processes, so each may continue with the mean of all errors as well as with
         its own.
 
         Args:
-            parameters: All that are trained, in one order.
+            parameters: All trained parameters, in an order that is the same in each run.
 
         """
         errors: dict[int, Tensor] = {}
@@ -116,11 +116,11 @@ class LowRankReducer:
         """Restore the errors of a checkpoint, once DDP's buckets are final.
 
         Args:
-            found: From :meth:`state_dict`.
-            parameters: All that are trained, in the same order.
+            found: The result of :meth:`state_dict`.
+            parameters: All trained parameters, in the same order.
 
         Returns:
-            Whether they are of a model with these parameters.
+            Whether the errors are of a model with these parameters.
 
         """
         sizes = [None if error is None else error.numel() for error in found["errors"]]
@@ -144,7 +144,7 @@ class LowRankReducer:
 
 
 def _compress(state: PowerSGDState, bucket: Bucket, _: object) -> None:
-    """Not a method: the thread that runs it must not keep the pipeline alive, whose end is its own."""
+    """Not a method: the thread that runs it must not keep the pipeline alive, as it ends when that is freed."""
     _powersgd(state, bucket).wait()
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a user may set about the reduction of gradients, and what does not go together."""
+"""The user's options for the reduction of gradients, and their checks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lightning_sagemaker.collectives.reduction.plan import AUTO, COMPRESSIONS, F
 
 _OTHERS = ("ddp_comm_hook", "ddp_comm_state", "ddp_comm_wrapper", "model_averaging_period", "mixed_precision")
 RANK, START = 4, 1000
-"""PowerSGD's rank, and torch's own default for the steps before it begins."""
+"""Default rank of PowerSGD, and torch's own default for the steps before it starts."""
 
 
 @dataclass(frozen=True)
@@ -21,11 +21,11 @@ class ReductionOptions:
     Attributes:
         reduction: ``flat``, ``hierarchical`` or ``auto``.
         compression: ``bf16``, ``fp16``, ``powersgd`` or None.
-        powersgd_rank: Rank of PowerSGD's matrices; None: 4.
-        powersgd_start: Optimizer steps that are exact before PowerSGD begins; None: 1000, as torch has it.
+        powersgd_rank: Rank of PowerSGD's matrices; None means 4.
+        powersgd_start: Number of exact optimizer steps before PowerSGD starts; None means 1000, as in torch.
 
     Raises:
-        MisconfigurationException: If a value is none of these, or an option has nothing to say to.
+        MisconfigurationException: If a value is invalid, or an option of PowerSGD is set without PowerSGD.
 
     """
 
@@ -51,44 +51,44 @@ class ReductionOptions:
 
     @property
     def is_default(self) -> bool:
-        """Whether gradients are reduced as DDP does it."""
+        """Whether gradients are reduced by DDP's own all-reduce."""
         return self.reduction == FLAT and self.compression is None
 
     @property
     def measures(self) -> bool:
-        """Whether the fastest way is looked for."""
+        """Whether the fastest plan is chosen by measurement."""
         return self.reduction == AUTO
 
     @property
-    def words(self) -> str:
-        """As they were set."""
+    def description(self) -> str:
+        """The options and their values, for a message."""
         return f"gradient_reduction={self.reduction!r}, gradient_compression={self.compression!r}"
 
-    def check_beside(self, arguments: Mapping[str, object]) -> None:
-        """See that nothing else is to reduce the gradients.
+    def check_other_arguments(self, arguments: Mapping[str, object]) -> None:
+        """Check that no other option reduces the gradients.
 
         Args:
-            arguments: The strategy's other ones.
+            arguments: The strategy's other arguments.
 
         Raises:
-            MisconfigurationException: If a communication hook of the user's is among them.
+            MisconfigurationException: If one of them sets a communication hook.
 
         """
-        beside = [name for name in _OTHERS if arguments.get(name) is not None]
-        if beside and not self.is_default:
+        others = [name for name in _OTHERS if arguments.get(name) is not None]
+        if others and not self.is_default:
             raise MisconfigurationException(
-                f"{self.words} was set with {', '.join(beside)}, but only one of them can reduce gradients."
+                f"{self.description} was set with {', '.join(others)}, but only one of them can reduce gradients."
                 " HINT: leave one out."
             )
 
     def check_precision(self, precision: object) -> None:
-        """See that the error of a step can be added to the next.
+        """Check that PowerSGD's error feedback is possible with a precision.
 
         Args:
             precision: Precision of the strategy, such as ``16-mixed``.
 
         Raises:
-            MisconfigurationException: If gradients may overflow.
+            MisconfigurationException: If gradients of this precision overflow occasionally.
 
         """
         if self.compression == POWERSGD and str(precision).startswith("16"):

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stages of a reduction, one after the other for each piece, at the same time for different pieces.
+"""Pipelined stages of a reduction: sequential for each piece, concurrent for different pieces.
 
-On processors each stage has a thread and a process group of its own, and pieces pass in the order in which they came:
-while one is between hosts the next is within its host, and the backward pass continues. All ranks make the same
-collectives in the same order in each group, whatever the threads' timing. On GPUs the stages of all pieces follow each
+On CPUs each stage has a thread and a process group of its own, and pieces pass in the order of arrival:
+while one is reduced between hosts, the next is reduced within its host and the backward pass continues. All ranks run the
+same collectives in the same order in each group, whatever the threads' timing. On GPUs the stages of all pieces follow each
 other in one stream during the backward pass: concurrent kernels of several communicators may deadlock on resources.
 """
 
@@ -21,17 +21,17 @@ from torch import Tensor
 Stage = Callable[[Any], Any]
 Last = Callable[[Any, Any], None]
 _Item = tuple["_Bucket", object, object]
-"""A bucket, a piece of it, and what the stage before has returned."""
+"""A bucket, a piece of it, and the previous stage's result."""
 _Queue = SimpleQueue[_Item | None]
-"""None ends the thread that reads it."""
+"""Items for one stage; None ends its thread."""
 Future = torch.futures.Future[Tensor]
 
 
 class _Bucket:
-    """What is still under way of one bucket; its last stage's thread counts.
+    """Progress of one bucket; the last stage's thread counts the pieces that have arrived.
 
     Args:
-        buffer: The result, in the place of the gradients.
+        buffer: The gradients, to be replaced by the result.
         pieces: Number of pieces.
 
     """
@@ -51,23 +51,23 @@ class _Bucket:
         return self._failed.locked()
 
     def attempt(self, stage: Callable[..., object], *arguments: object) -> object:
-        """What a stage returns; None, and the future has its error, if it fails or another piece's has."""
+        """Run a stage and return its result. If this or another piece fails, return None; the future gets the error."""
         if self.has_failed:
             return None
         try:
             return stage(*arguments)
         except Exception as error:
-            if self._failed.acquire(blocking=False):  # never given back: a future has one end
+            if self._failed.acquire(blocking=False):  # never released: a future is completed once
                 self.future.set_exception(error)  # type: ignore[arg-type]
             return None
 
 
 class ThreadPipeline:
-    """Stages with a thread each.
+    """A pipeline whose stages run in a thread each.
 
     Args:
-        stages: All but the last; the first gets the piece itself, each other one what the one before has returned.
-        last: The last stage: is given the piece, to write into, and what the one before has returned.
+        stages: All stages but the last. The first receives the piece, each other one the previous stage's result.
+        last: The last stage: receives the piece, to write into, and the previous stage's result.
 
     """
 
@@ -76,11 +76,11 @@ class ThreadPipeline:
         self._inbox: _Queue | None = None
 
     def run(self, buffer: Tensor, pieces: Sequence[object]) -> Future:
-        """Begin with a bucket.
+        """Start the reduction of a bucket.
 
         Args:
-            buffer: The future's result.
-            pieces: In their order; the same on all ranks.
+            buffer: All gradients of the bucket; the future's result.
+            pieces: Parts of the buffer, in the same order on all ranks.
 
         """
         if self._inbox is None:
@@ -88,22 +88,22 @@ class ThreadPipeline:
         bucket = _Bucket(buffer, len(pieces))
         for piece in pieces:
             self._inbox.put((bucket, piece, piece))
-        return bucket.future.then(_value)  # in which an error becomes one that DDP's C++ side knows
+        return bucket.future.then(_value)  # turns an error into one that DDP's C++ side handles
 
     def _start(self) -> _Queue:
         inboxes: list[_Queue] = [SimpleQueue() for _ in range(len(self._stages) + 1)]
         works = [_through(stage, outbox) for stage, outbox in zip(self._stages, inboxes[1:], strict=True)]
         for number, (work, inbox) in enumerate(zip([*works, _at_last(self._last)], inboxes, strict=True)):
             threading.Thread(target=_serve, args=(work, inbox), name=f"gradients-{number}", daemon=True).start()
-        weakref.finalize(self, inboxes[0].put, None)  # behind what is still under way
+        weakref.finalize(self, inboxes[0].put, None)  # after the items still in the queue
         return inboxes[0]
 
 
 def _serve(work: Callable[[_Item | None], None], inbox: _Queue) -> None:
-    """A thread: it knows nothing of the pipeline, whose end is its own."""
+    """Main function of a stage's thread. It must not refer to the pipeline, which ends the thread when it is freed."""
     while (item := inbox.get()) is not None:
         work(item)
-        del item  # nothing is kept while waiting for the next
+        del item  # release the tensors while waiting for the next
     work(None)
 
 
@@ -133,11 +133,11 @@ def _value(done: Future) -> Tensor:
 
 
 class StreamPipeline:
-    """Stages in one stream of a GPU.
+    """A pipeline whose stages run in one stream of a GPU.
 
     Args:
-        stages: All but the last; the first gets the piece itself, each other one what the one before has returned.
-        last: The last stage: is given the piece, to write into, and what the one before has returned.
+        stages: All stages but the last. The first receives the piece, each other one the previous stage's result.
+        last: The last stage: receives the piece, to write into, and the previous stage's result.
 
     """
 
@@ -146,11 +146,11 @@ class StreamPipeline:
         self._stream: torch.cuda.Stream | None = None
 
     def run(self, buffer: Tensor, pieces: Sequence[Tensor]) -> Future:
-        """Begin with a bucket.
+        """Start the reduction of a bucket.
 
         Args:
-            buffer: On a GPU; the future's result.
-            pieces: In their order; the same on all ranks.
+            buffer: All gradients of the bucket, on a GPU; the future's result.
+            pieces: Parts of the buffer, in the same order on all ranks.
 
         """
         if self._stream is None:
@@ -164,5 +164,5 @@ class StreamPipeline:
                     value = stage(value)
                 self._last(piece, value)
             buffer.record_stream(self._stream)
-            future.set_result(buffer)  # what is in the stream by now is waited for
+            future.set_result(buffer)  # waiters synchronize with the work enqueued in the stream so far
         return future

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How gradients are reduced: what can be asked for, and what was settled."""
+"""How gradients are reduced: the algorithms and compressions that exist, and the plan that combines them."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ FLAT, HIERARCHICAL, AUTO = "flat", "hierarchical", "auto"
 REDUCTIONS = (FLAT, HIERARCHICAL, AUTO)
 POWERSGD = "powersgd"
 WIRE = {"bf16": torch.bfloat16, "fp16": torch.float16}
-"""Compressions that send numbers in fewer bits -> their type."""
+"""Compressions that send elements with fewer bits -> dtype."""
 COMPRESSIONS = (*WIRE, POWERSGD)
 
 PIECE = 2 * 2**20
-"""Bytes of a bucket that are sent at once where nothing was measured."""
+"""Bytes of a piece of a bucket if nothing was measured."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """One way to reduce gradients.
+    """A way to reduce gradients.
 
     Attributes:
         algorithm: ``flat`` (among all processes at once) or ``hierarchical`` (within hosts, between hosts, within
             hosts).
-        compression: What is sent instead of the gradients' own type: ``bf16``, ``fp16``, ``powersgd``; None: nothing
+        compression: ``bf16``, ``fp16`` or ``powersgd``; None to send the gradients in their own dtype.
             else.
-        piece_bytes: Bytes of a bucket that are sent at once: a piece is between hosts while the next is within its
+        piece_bytes: Bytes of a piece of a bucket: one is reduced between hosts while the next is reduced within its
             host.
 
     """
@@ -43,17 +43,17 @@ class Plan:
 
     @property
     def is_plain(self) -> bool:
-        """Whether this is what DDP does by itself."""
+        """Whether this is DDP's own all-reduce."""
         return self.algorithm == FLAT and self.compression is None
 
     @property
     def wire(self) -> torch.dtype | None:
-        """Type in which numbers are sent; None for their own."""
+        """Dtype in which elements are sent; None for their own."""
         return WIRE.get(self.compression or "")
 
     @property
-    def words(self) -> str:
-        """In a few words, for a log line."""
+    def description(self) -> str:
+        """A few words for a log line."""
         if self.is_plain:
             return "flat (DDP's own all-reduce)"
         how = {None: "", POWERSGD: ", low-rank (PowerSGD)"}.get(self.compression, f", sent as {self.compression}")
@@ -61,10 +61,10 @@ class Plan:
         return f"{self.algorithm}{how}{pieces}"
 
     def as_dict(self) -> StateDict:
-        """Plain values, for a checkpoint."""
+        """The plan as plain values, for a checkpoint."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, found: Checkpoint) -> Plan:
-        """From :meth:`as_dict`; additional entries of another version are ignored."""
+        """Restore a plan from :meth:`as_dict`; unknown entries, of another version, are ignored."""
         return cls(**{field.name: found[field.name] for field in fields(cls) if field.name in found})

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The two halves of an all-reduce, in which each number is added up in one order wherever it stands.
+"""The two halves of an all-reduce whose sums do not depend on an element's position.
 
-Gloo's and nccl's own sums depend, by a rounding, on where a number is in what is sent. Here each process is sent one
-slice by all others, adds it up in the order of the ranks, in float32 if what is sent has fewer bits, and sends the
+Gloo's and nccl's own sums depend, by rounding, on an element's position in the message. Here each process receives one
+slice from all others, sums it in the order of the ranks, in float32 if the elements are sent with fewer bits, and sends the
 result to all. The bytes are those of a ring: (N - 1) / N of the vector in each half.
 """
 
@@ -26,8 +26,8 @@ class ScatterSum:
 
     Args:
         group: Process group.
-        wire: Type in which numbers are sent, if it has fewer bits than theirs.
-        divisor: Divisor of the sum. What is sent in fewer bits is divided before: it overflows no sooner than in DDP.
+        wire: dtype in which elements are sent, if it has fewer bits than theirs.
+        divisor: Divisor of the sum. With ``wire``, elements are divided before sending, as in DDP.
 
     """
 
@@ -36,13 +36,13 @@ class ScatterSum:
         self._size = dist.get_world_size(group)
 
     def __call__(self, vector: Tensor) -> Tensor:
-        """Add up. Collective.
+        """Reduce-scatter. Collective.
 
         Args:
-            vector: One dimension, a multiple of the group's size long. Left as it is.
+            vector: One dimension, its length a multiple of the group's size. Not changed.
 
         Returns:
-            This process's slice, in the vector's type.
+            This process's slice, in the vector's dtype.
 
         """
         is_narrowed = self._wire is not None and vector.itemsize > self._wire.itemsize
@@ -64,7 +64,7 @@ class Gather:
 
     Args:
         group: Process group.
-        wire: Type in which numbers are sent, and left, if it has fewer bits than theirs.
+        wire: dtype in which elements are sent and returned, if it has fewer bits than theirs.
 
     """
 
@@ -73,7 +73,7 @@ class Gather:
         self._size = dist.get_world_size(group)
 
     def __call__(self, part: Tensor) -> Tensor:
-        """Put together. Collective.
+        """All-gather. Collective.
 
         Args:
             part: One dimension, of the same length on all processes.
@@ -85,10 +85,10 @@ class Gather:
         return whole
 
     def into(self, vector: Tensor, part: Tensor) -> None:
-        """The same, in the place of a vector, which may be shorter by what it was padded with. Collective.
+        """All-gather into ``vector``, which may be shorter than the result by its padding. Collective.
 
         Args:
-            vector: Vector that is overwritten.
+            vector: Output, overwritten.
             part: One dimension, of the same length on all processes.
 
         """
@@ -99,5 +99,5 @@ class Gather:
 
 
 def _bytes(tensor: Tensor) -> Tensor:
-    """What is only sent needs no type, of which gloo does not know all."""
+    """A view as bytes: for sending, the dtype is irrelevant, and gloo does not support all of them."""
     return tensor.view(torch.uint8)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A process group's own sums, reduced otherwise where two variables say so: for scripts that have no strategy."""
+"""A process group's all-reduce, replaced by another reduction if two variables are set: for scripts without a strategy."""
 
 from __future__ import annotations
 
@@ -19,37 +19,37 @@ if TYPE_CHECKING:
     from lightning_sagemaker.collectives.reduction.hook import Reducer
 
 REDUCTION, COMPRESSION = "LIGHTNING_SAGEMAKER_REDUCTION", "LIGHTNING_SAGEMAKER_COMPRESSION"
-"""As the strategies' ``gradient_reduction`` and ``gradient_compression``, without PowerSGD, which needs a step's buckets."""
+"""The strategies' ``gradient_reduction`` and ``gradient_compression``, without PowerSGD, which needs DDP's buckets."""
 _LEAST = 64 * 2**10
-"""Bytes of a tensor from which on its sum is reduced so; smaller ones wait for latency only."""
+"""Minimum bytes of a tensor that is reduced this way; smaller ones are bound by latency."""
 
 
 class Sums:
-    """Sums of large floating-point tensors over all processes.
+    """Sums large floating-point tensors over all processes.
 
-    Nothing is made before the first one, from whose size on all ranks come to the same.
+    Process groups are created, and a plan is chosen, for the first tensor, whose size is the same on all ranks.
 
     Args:
         reduction: ``flat``, ``hierarchical`` or ``auto``.
         compression: ``bf16``, ``fp16`` or None.
-        timeout: How long a collective may take.
+        timeout: Time limit of a collective.
 
     """
 
     def __init__(self, reduction: str, compression: str | None, timeout: timedelta) -> None:
         self._reduction, self._compression, self._timeout = reduction, compression, timeout
         self._reducer: Reducer | None = None
-        self._is_settled = self._is_settling = False
+        self._has_chosen = self._is_choosing = False
 
     @classmethod
     def from_environment(cls, timeout: timedelta) -> Sums | None:
-        """As the process's variables say; None where the group's own sums are wanted.
+        """Read the process's variables; None if they leave the group's own all-reduce in use.
 
         Args:
-            timeout: How long a collective may take.
+            timeout: Time limit of a collective.
 
         Raises:
-            SageMakerJobError: If a variable has another value than those of the table.
+            SageMakerJobError: If a variable has an unknown value.
 
         """
         reduction = _one_of(REDUCTION, REDUCTIONS) or FLAT
@@ -57,21 +57,21 @@ class Sums:
         return None if (reduction, compression) == (FLAT, None) else cls(reduction, compression, timeout)
 
     def takes(self, tensor: Tensor) -> bool:
-        """Whether :meth:`begin` is to add a tensor up. Collective when it is asked for the first time."""
-        if self._is_settling or not tensor.is_floating_point() or not tensor.is_contiguous() or tensor.nbytes < _LEAST:
+        """Whether :meth:`begin` supports a tensor. The first call with a large tensor is collective."""
+        if self._is_choosing or not tensor.is_floating_point() or not tensor.is_contiguous() or tensor.nbytes < _LEAST:
             return False
-        if not self._is_settled:
-            self._is_settling = True
-            self._settle(tensor)
-            self._is_settling, self._is_settled = False, True
+        if not self._has_chosen:
+            self._is_choosing = True
+            self._choose(tensor)
+            self._is_choosing, self._has_chosen = False, True
         return self._reducer is not None
 
     def begin(self, tensor: Tensor) -> torch.futures.Future[Tensor]:
-        """Begin to replace a tensor by its sum over all processes."""
+        """Start to replace a tensor by its sum over all processes."""
         assert self._reducer is not None
         return self._reducer.reduce(tensor.view(-1))
 
-    def _settle(self, tensor: Tensor) -> None:
+    def _choose(self, tensor: Tensor) -> None:
         from lightning_sagemaker._lightning import rank_zero_info
         from lightning_sagemaker.collectives.reduction.engine import Engine
         from lightning_sagemaker.collectives.reduction.hook import Reducer
@@ -83,8 +83,10 @@ class Sums:
         engine = Engine(ReductionOptions(self._reduction, self._compression), groups, tensor.device, tensor.nbytes)
         if not engine.plan.is_plain:
             self._reducer = Reducer(engine.plan, groups, tensor.device, divisor=1)
-        asked = f"{REDUCTION}={self._reduction}" + (f", {COMPRESSION}={self._compression}" if self._compression else "")
-        rank_zero_info(f"{asked}: sums over all processes are {engine.plan.words}. {engine.reason}")
+        variables = f"{REDUCTION}={self._reduction}" + (
+            f", {COMPRESSION}={self._compression}" if self._compression else ""
+        )
+        rank_zero_info(f"{variables}: sums over all processes are {engine.plan.description}. {engine.reason}")
 
 
 def _one_of(name: str, known: tuple[str, ...]) -> str | None:

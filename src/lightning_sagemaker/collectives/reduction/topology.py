@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which ranks share a host, and process groups along both directions."""
+"""Which ranks share a host, and process groups within and across hosts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Topology:
     """The ranks of each host.
 
     Attributes:
-        hosts: Ranks of each host, hosts in the order of their first rank.
+        hosts: Ranks of each host; hosts are in the order of their first rank.
 
     """
 
@@ -27,7 +27,7 @@ class Topology:
 
     @classmethod
     def of(cls, host_of_rank: Sequence[int]) -> Topology:
-        """From the number of its host for each rank."""
+        """Create a topology from the host number of each rank."""
         hosts: dict[int, list[int]] = {}
         for rank, host in enumerate(host_of_rank):
             hosts.setdefault(host, []).append(rank)
@@ -39,37 +39,37 @@ class Topology:
         return sum(map(len, self.hosts))
 
     @property
-    def words(self) -> str:
-        """Such as ``2 hosts x 8 processes``."""
+    def description(self) -> str:
+        """A phrase such as ``2 hosts x 8 processes``."""
         sizes = sorted({len(ranks) for ranks in self.hosts})
         each = str(sizes[0]) if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"
         return f"{len(self.hosts)} host{'s' * (len(self.hosts) > 1)} x {each} process{'es' * (each != '1')}"
 
     @property
     def obstacle(self) -> str | None:
-        """Why nothing can be reduced within hosts first; None if it can."""
+        """Why a hierarchical reduction is impossible or useless; None if it can be used."""
         sizes = {len(ranks) for ranks in self.hosts}
         if len(self.hosts) == 1:
             return "there is one host"
         if len(sizes) > 1:
-            return f"hosts have different numbers of processes ({self.words})"
+            return f"hosts have different numbers of processes ({self.description})"
         return "each host has one process" if sizes == {1} else None
 
     @property
     def across(self) -> tuple[tuple[int, ...], ...]:
-        """Ranks with the same place on their hosts."""
+        """For each local rank, the ranks that have it, one of each host."""
         return tuple(zip(*self.hosts, strict=True))
 
 
 class Groups:
-    """Process groups of a topology, each made when it is first asked for. Asking is collective over all ranks.
+    """Process groups of a topology, each created by the first :meth:`get`, which is collective over all ranks.
 
-    Stages that work at the same time have a group each, since the collectives of one group come in one order.
+    Concurrent stages need a group each, since the collectives of one group run in one order.
 
     Args:
         topology: Topology of the default group.
         backend: ``gloo`` or ``nccl``.
-        timeout: How long a collective may take; the backend's default when None.
+        timeout: Time limit of a collective; the backend's default if None.
 
     """
 
@@ -81,15 +81,15 @@ class Groups:
 
     @property
     def is_current(self) -> bool:
-        """Whether the default group is the one that these were made under."""
+        """Whether the default group is still the one that these groups were created under."""
         return self._default is not None and self._default is dist.group.WORLD
 
     def get(self, extent: str, purpose: str) -> ProcessGroup:
-        """The group of this process.
+        """The group that this process is a member of.
 
         Args:
-            extent: ``all`` ranks, those ``within`` a host, or those ``across`` hosts in the same place.
-            purpose: What it is for.
+            extent: ``all`` ranks, those ``within`` a host, or those ``across`` hosts with the same local rank.
+            purpose: Name of the stage; each has a group of its own.
 
         """
         if (extent, purpose) not in self._made:
