@@ -4,6 +4,8 @@
 ``smp_calls_worker.py OUT_DIR PARTITIONS`` writes ``OUT_DIR/rank-R.json``.
 """
 
+import contextlib
+import io
 import json
 import sys
 import warnings
@@ -180,6 +182,12 @@ def continued() -> float:
     return off(model)
 
 
+def joined() -> str:
+    """What it prints."""
+    with contextlib.redirect_stdout(io.StringIO()) as said, smp.DistributedModel(Network()).join():
+        return said.getvalue()
+
+
 def evaluated_outside() -> float:
     model = train(usual).eval()
     with torch.no_grad():
@@ -209,6 +217,7 @@ def main() -> None:
         "kinds": kinds(),
         "gathered": gathered(),
         "continued": continued(),
+        "joined": joined(),
         "groups": {
             "name": error_of(lambda: smp.barrier("WORLD")),
             "ranks": error_of(lambda: smp.allgather(1, smp.get_dp_group())),

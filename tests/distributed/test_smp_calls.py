@@ -52,6 +52,11 @@ def test_what_contains_all_partitions_cannot_be_recomputed(runs):
             assert "was called for the model, which contains the partitions of body" in found["recomputed_whole"]
 
 
+def test_join_says_that_it_does_nothing(runs):
+    partitions, ranks = runs
+    assert ("model.join() has no effect" in ranks[0]["joined"]) == (partitions == 1)  # else there is one replica
+
+
 def test_wrong_groups_and_ranks_are_refused(runs):
     for found in runs[1]:
         assert all("call smp.init() first" in said for said in found["before"].values())

@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
 from lightning_sagemaker.parallel.degrees import ParallelConfigError
+from lightning_sagemaker.smdistributed.modelparallel.torch.state_mod import state as of_smp
 
 if TYPE_CHECKING:
     from lightning_sagemaker.parallel.model import PipelinedModel
@@ -76,5 +77,10 @@ class Hooks:
         )
 
     def join(self, **_: object) -> AbstractContextManager[None]:
-        """Without effect: every replica must make as many steps as the others."""
+        """Without effect: every replica must make as many steps as the others, which rank zero prints."""
+        if len(of_smp.groups.ranks["RDP"]) > 1 and of_smp.groups.rank == 0:
+            print(
+                "model.join() has no effect here: replicas that make more steps than the others wait forever. HINT: give all"
+                " of them as many batches, with drop_last=True in the sampler and the loader."
+            )
         return nullcontext()
