@@ -158,8 +158,8 @@ def check_label_kinds(records: Iterable[Record], column: str, what: str) -> None
         for part in value if isinstance(value, list | tuple) else [value]:
             if isinstance(part, bytes | Mapping | Sequence) and not isinstance(part, str):
                 raise DataError(
-                    f"{what} has no label in record {number}, but {type(part).__name__} {str(part)[:60]}"
-                    f" (column {column!r}). HINT: data.label_column takes a column of names, numbers or lists of them."
+                    f"{what} has no label in record {number}, but {type(part).__name__} {str(part)[:60]} (column"
+                    f" {column!r}). HINT: data.label_column takes a column of names, numbers or lists of them."
                 )
             if isinstance(part, int):
                 kinds.add(isinstance(part, bool))

@@ -126,8 +126,8 @@ def _calibration(calibration: Mapping[str, Any]) -> str:
         title = f"with the temperature {calibration['temperature']:.3f}, fitted on validation"
         plots.append(_reliability(title, calibration["with_temperature"]))
     words = (
-        "Accuracy (bars) by predicted confidence; on the dashed line the two agree. The expected"
-        " calibration error is the mean distance from that line."
+        "Accuracy (bars) by predicted confidence; on the dashed line the two agree. The expected calibration error is the"
+        " mean distance from that line."
     )
     if "threshold" in calibration:
         best = f" (F1 {calibration['threshold_f1']:.4f})" if "threshold_f1" in calibration else ""

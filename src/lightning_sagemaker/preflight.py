@@ -85,8 +85,8 @@ def unusable_shared_memory(place: Path = _SHARED_MEMORY) -> str | None:
             return None
     except OSError as error:
         return (
-            f"{place} cannot be written to ({error.strerror}), and loader workers pass their batches through"
-            " it. HINT: mount it as in any container (tmpfs, mode 1777), or set num_workers=0."
+            f"{place} cannot be written to ({error.strerror}), and loader workers pass their batches through it. HINT: mount"
+            " it as in any container (tmpfs, mode 1777), or set num_workers=0."
         )
 
 

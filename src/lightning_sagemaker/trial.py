@@ -62,9 +62,8 @@ KINDS = {
     "loader": _Kind(
         "a loader worker passes a batch",
         1,
-        "check the permissions and the size of /dev/shm (Docker: --shm-size=1g), the process limit (ulimit -u) and the "
-        "length"
-        " of TMPDIR (70 characters at most), or train with num_workers=0",
+        "check the permissions and the size of /dev/shm (Docker: --shm-size=1g), the process limit (ulimit -u) and the"
+        " length of TMPDIR (70 characters at most), or train with num_workers=0",
     ),
     "environments": _Kind(
         "Lightning's environments answer", 1, "uninstall or repair what one of them imports (mpi4py)"

@@ -53,9 +53,8 @@ def find_files(name: str, option: str) -> list[Path]:
     if not found:
         what = "contains no table" if path.is_dir() else "does not exist"
         raise DataError(
-            f"{option}={name!r} was set, but {path.absolute()} {what}."
-            f" HINT: give a file, or a folder with files, that end in {', '.join(SUFFIXES)},"
-            f" packed ({', '.join(PACKED)}) or not."
+            f"{option}={name!r} was set, but {path.absolute()} {what}. HINT: give a file, or a folder with files, that end"
+            f" in {', '.join(SUFFIXES)}, packed ({', '.join(PACKED)}) or not."
         )
     return found
 

@@ -88,9 +88,8 @@ def run_round(
     rates = window_rates(lines, case.global_batch)
     if len(rates) < 4:
         raise LaunchError(
-            f"{case.name} logged {len(rates)} windows; at least 4 are needed. HINT: a script must print"
-            f" lines like `step=10 samples_per_second=12.3` (callbacks MetricLogger and Throughput); its output is in"
-            f" {folder / 'output.log'}."
+            f"{case.name} logged {len(rates)} windows; at least 4 are needed. HINT: a script must print lines like `step=10"
+            f" samples_per_second=12.3` (callbacks MetricLogger and Throughput); its output is in {folder / 'output.log'}."
         )
     first = next(at for at, text in lines if _metrics(text)) - begin
     return Round(tuple(rates), stats.warm_up(rates), first, seconds)

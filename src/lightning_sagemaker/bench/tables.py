@@ -126,7 +126,7 @@ def model_facts(name: str) -> list[Any]:
     if name not in table["models"]:
         known = [*table["models"], *table["recipes"]]
         raise LaunchError(
-            f"{name!r} is neither a model nor a recipe that plan knows. HINT: {suggestion(name, known)}"
-            " Or describe it: --parameters 350M --layers 24 --hidden 1024."
+            f"{name!r} is neither a model nor a recipe that plan knows. HINT: {suggestion(name, known)} Or describe it:"
+            " --parameters 350M --layers 24 --hidden 1024."
         )
     return list(table["models"][name])

@@ -65,9 +65,8 @@ def compare(first: Results, second: Results) -> list[Pair]:
         pairs = [(first.cases[0], second.cases[0])]
     if not pairs:
         raise LaunchError(
-            "no case of one has the same settings as a case of the other. HINT: measure both with the same options, or "
-            "one case"
-            " each with `bench throughput`."
+            "no case of one has the same settings as a case of the other. HINT: measure both with the same options, or one"
+            " case each with `bench throughput`."
         )
     return [_pair(_difference(a.case, b.case), a, b) for a, b in pairs]
 
@@ -134,9 +133,8 @@ def _breakdown_sentences(cases: Sequence[Measured]) -> list[str]:
         if slowest - typical > _LARGE * mean.traced_seconds:
             rank = one.breakdown[own.index(slowest)].rank
             found.append(
-                f"{one.case.name}: rank {rank} is a straggler, busy for {1e3 * (slowest - typical):.0f} ms per step "
-                "more than"
-                " the others, which wait for it."
+                f"{one.case.name}: rank {rank} is a straggler, busy for {1e3 * (slowest - typical):.0f} ms per step more"
+                " than the others, which wait for it."
             )
     return found
 

@@ -186,9 +186,8 @@ class InterruptibleLoop:
         """
         if self._within and self._watch is not None and inner_loader(loader) is self._watch.loader:
             raise ValueError(
-                "evaluation() was given the loader of batches(), inside its loop body. HINT: create another DataLoader "
-                "over the same"
-                " data."
+                "evaluation() was given the loader of batches(), inside its loop body. HINT: create another DataLoader over"
+                " the same data."
             )
         self._training.pause()
         self._act_on(self._votes.wait())

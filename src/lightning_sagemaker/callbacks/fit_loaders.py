@@ -285,10 +285,9 @@ class FitLoaders:
             )
         elif held := watched.capture.iterators():
             self._report(
-                f"{type(stream).__name__} continues from epoch to epoch (it holds an iterator, {', '.join(held)}): a "
-                "resumed run"
-                " restarts it, so it may see some samples twice and others never. HINT: give the"
-                " loader state_dict and load_state_dict, or create the iterator in __iter__."
+                f"{type(stream).__name__} continues from epoch to epoch (it holds an iterator, {', '.join(held)}): a resumed"
+                " run restarts it, so it may see some samples twice and others never. HINT: give the loader state_dict and"
+                " load_state_dict, or create the iterator in __iter__."
             )
         elif isinstance(stream, IterableDataset) or (
             stream is loader and not isinstance(loader, (Sequence, torch.Tensor))

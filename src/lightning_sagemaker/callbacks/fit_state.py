@@ -131,9 +131,9 @@ class FitState:
         else:
             lacks = has_accumulated(trainer, phase) and trainer.lightning_module.automatic_optimization
         if phase is Phase.VALIDATED and self._before_validation is not None:
-            memory, before = snapshot["memory"], self._before_validation["memory"]
-            memory["first_loop_iter"], memory["current_fx"] = before["first_loop_iter"], before["current_fx"]
-            snapshot["flags"] = self._before_validation["flags"]
+            memory, before = snapshot["memory"], self._before_validation
+            memory["first_loop_iter"] = before["memory"]["first_loop_iter"]
+            memory["current_fx"], snapshot["flags"] = before["memory"]["current_fx"], before["flags"]
         return {
             "phase": phase,
             "own": snapshot,
@@ -256,8 +256,7 @@ class FitState:
         self.runs = True
         loaded, self._loaded = self._loaded, None
         if loaded is None:
-            run()
-            return
+            return run()
         if loaded["cut"] and reopen_epoch(self._trainer):
             loaded["phase"] = Phase.STEP.value
         if begins := "own" not in loaded:

@@ -37,8 +37,8 @@ def restore_from_other_ranks(
     rest = loaders.deal(loaded, fetcher), stretch_schedules(trainer, loaders.step_ratio(loaded))
     rank_zero_info(
         f"The checkpoint was saved on {len(ranks)} ranks with batches of {loaded['batch_sizes']}, accumulated"
-        f" {loaded['accumulate']} times; now it is {size}, {here} and"
-        f" {trainer.accumulate_grad_batches}. {' '.join(filter(None, rest))} Random numbers (dropout) differ."
+        f" {loaded['accumulate']} times; now it is {size}, {here} and {trainer.accumulate_grad_batches}."
+        f" {' '.join(filter(None, rest))} Random numbers (dropout) differ."
     )
     metrics = merged_metrics(trainer, [one["metrics"] for one in ranks], rank, size)
     restore_metrics(trainer, metrics)

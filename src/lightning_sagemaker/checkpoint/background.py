@@ -161,9 +161,8 @@ class BackgroundSave:
             error, self._error = self._error, None
             if isinstance(error, Refusal):
                 raise RuntimeError(
-                    f"The last checkpoint was not written. {error}. HINT: free disk space or fix the permissions "
-                    "there; earlier"
-                    " checkpoints are unaffected."
+                    f"The last checkpoint was not written. {error}. HINT: free disk space or fix the permissions there;"
+                    " earlier checkpoints are unaffected."
                 ) from error.__cause__
             if error is not None:
                 raise error

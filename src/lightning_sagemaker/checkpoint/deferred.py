@@ -79,11 +79,9 @@ class DeferredCopies:
             self._done.set()
         if changed:
             raise RuntimeError(
-                f"{changed} tensors of optimizer states were modified between a checkpoint with async_checkpoint=True "
-                "and the"
-                " next optimizer step, while they were being copied. HINT: change them in on_before_optimizer_step, or "
-                "save with"
-                " async_checkpoint=False."
+                f"{changed} tensors of optimizer states were modified between a checkpoint with async_checkpoint=True and"
+                " the next optimizer step, while they were being copied. HINT: change them in on_before_optimizer_step, or"
+                " save with async_checkpoint=False."
             )
 
     def release(self) -> None:

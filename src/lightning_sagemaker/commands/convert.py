@@ -41,9 +41,8 @@ def main(args: argparse.Namespace) -> int:
     except OSError as error:
         reason = str(error).strip().partition("\n")[0]
         print(
-            f"convert: {reason} HINT: give an existing checkpoint, a writable target, and with --like a folder with a "
-            "config.json or"
-            " a hub name.",
+            f"convert: {reason} HINT: give an existing checkpoint, a writable target, and with --like a folder with a"
+            " config.json or a hub name.",
             file=sys.stderr,
         )
         return 1

@@ -197,8 +197,8 @@ def _place(args: argparse.Namespace) -> _Place:
 def _check(args: argparse.Namespace, place: _Place) -> None:
     if not 0 <= place.host_rank < place.hosts:
         raise LaunchError(
-            f"--host-rank {place.host_rank} was set, with {place.hosts} host(s). HINT: host ranks go from"
-            f" 0 to {place.hosts - 1}; --hosts MIN:MAX sets how many there may be."
+            f"--host-rank {place.host_rank} was set, with {place.hosts} host(s). HINT: host ranks go from 0 to"
+            f" {place.hosts - 1}; --hosts MIN:MAX sets how many there may be."
         )
     if args.minimum is not None and not 1 <= args.minimum <= place.world_size:
         raise LaunchError(

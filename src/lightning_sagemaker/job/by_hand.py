@@ -26,9 +26,8 @@ def read(source: Source) -> None:
     numbers = {name: source.integer(name, minimum) for name, minimum in _NAMES.items()}
     source.by_hand |= {name: number for name, number in numbers.items() if number is not None}
     source.notes.append(
-        f"{_listed(source.by_hand)} are the only launcher variables that are set, so the Trainer's devices and "
-        "num_nodes determine the"
-        " world size, as for Lightning's DDP."
+        f"{_listed(source.by_hand)} are the only launcher variables that are set, so the Trainer's devices and num_nodes"
+        " determine the world size, as for Lightning's DDP."
     )
 
 

@@ -204,9 +204,8 @@ def _training_hosts(
     together = tuple(name for g in groups if g.name in chosen for name in g.hosts)
     if not together and len(groups) > 1 and group is not None:  # the groups' programs are independent of each other
         source.notes.append(
-            f"The job has {len(groups)} instance groups and the distribution selects none of them: hosts train "
-            "together within"
-            f" their own group, here {group!r}."
+            f"The job has {len(groups)} instance groups and the distribution selects none of them: hosts train together"
+            f" within their own group, here {group!r}."
         )
         together = next(g.hosts for g in groups if g.name == group)
         return source.found("hosts", f"instance group {group!r}", together)

@@ -124,9 +124,8 @@ def read_ranks(source: Source, num_hosts: int | None) -> Ranks | None:
     if source.text("NODE_RANK") is not None and source.text("WORLD_SIZE") is not None and source.text("RANK") is None:
         return None  # started by Lightning
     raise SageMakerJobError(
-        f"LOCAL_RANK={source.text('LOCAL_RANK')} is set, but no launcher started this process: there is no"
-        f" {_RUN_ID}, no {_MPI}RANK, no RANK with WORLD_SIZE. HINT: unset LOCAL_RANK, or start the"
-        " script with torchrun or mpirun."
+        f"LOCAL_RANK={source.text('LOCAL_RANK')} is set, but no launcher started this process: there is no {_RUN_ID}, no"
+        f" {_MPI}RANK, no RANK with WORLD_SIZE. HINT: unset LOCAL_RANK, or start the script with torchrun or mpirun."
     )
 
 

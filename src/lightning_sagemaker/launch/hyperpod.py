@@ -104,9 +104,8 @@ def _check(config: JobConfig) -> None:
             )
     if config.image_uri is None:
         raise LaunchError(
-            "--target hyperpod was set without image_uri. HINT: set it to an image that contains the program, "
-            "lightning-sagemaker and"
-            " hyperpod-elastic-agent: --set image_uri=ACCOUNT.dkr.ecr.REGION.amazonaws.com/NAME:TAG."
+            "--target hyperpod was set without image_uri. HINT: set it to an image that contains the program,"
+            " lightning-sagemaker and hyperpod-elastic-agent: --set image_uri=ACCOUNT.dkr.ecr.REGION.amazonaws.com/NAME:TAG."
         )
     if config.recipe is None and config.entry_point is None:
         raise LaunchError("The job has no program. HINT: give a recipe, or the path of a script in the image.")
@@ -131,9 +130,8 @@ def _name(config: JobConfig) -> str:
         given = re.sub(r"[^a-z0-9]+", "-", program.lower()).strip("-")[:63].strip("-") or "training"
     if not _NAME.fullmatch(given):
         raise LaunchError(
-            f"base_job_name={given!r} was set. HINT: Kubernetes accepts up to 63 lowercase letters, digits and dashes, "
-            "starting and"
-            " ending with a letter or digit."
+            f"base_job_name={given!r} was set. HINT: Kubernetes accepts up to 63 lowercase letters, digits and dashes,"
+            " starting and ending with a letter or digit."
         )
     return given
 

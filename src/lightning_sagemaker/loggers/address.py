@@ -36,8 +36,8 @@ def tracking_address(given: str) -> str:
             or not parts[5].startswith(("mlflow-tracking-server/", "mlflow-app/"))
         ):
             raise TrackingError(
-                f"mlflow={given!r} was set, which is not a tracking server. HINT: its ARN"
-                " has the form arn:aws:sagemaker:REGION:ACCOUNT:mlflow-tracking-server/NAME."
+                f"mlflow={given!r} was set, which is not a tracking server. HINT: its ARN has the form"
+                " arn:aws:sagemaker:REGION:ACCOUNT:mlflow-tracking-server/NAME."
             )
         _needs("sagemaker_mlflow", "sagemaker-mlflow", "Logging to SageMaker's MLflow by its ARN")
         return given

@@ -74,9 +74,8 @@ class ParallelDegrees:
         letters = PLACEMENTS.get(self.placement, self.placement)
         if sorted(letters) != ["D", "P", "T"]:
             raise ParallelConfigError(
-                f"placement_strategy={self.placement!r} was set. HINT: use cluster, spread, or a permutation of the "
-                "letters D,"
-                " P and T, such as DPT."
+                f"placement_strategy={self.placement!r} was set. HINT: use cluster, spread, or a permutation of the letters"
+                " D, P and T, such as DPT."
             )
         if not self.auto_partition and self.default_partition >= self.pipeline:
             raise ParallelConfigError(

@@ -67,11 +67,9 @@ def check_scope(optimizer: torch.optim.Optimizer, shares_matrices: bool) -> None
     scope, name = scope_of(optimizer), type(optimizer).__name__
     if scope is Scope.MODEL:
         raise ParallelConfigError(
-            f"{name} was chosen for a partitioned model, but its step depends on the gradients of all parameters at "
-            "once, and"
-            " each process has only those of its stages. HINT: use an optimizer that updates each parameter "
-            "independently, such"
-            " as AdamW; the Trainer's gradient_clip_val clips by the norm of the full model."
+            f"{name} was chosen for a partitioned model, but its step depends on the gradients of all parameters at once,"
+            " and each process has only those of its stages. HINT: use an optimizer that updates each parameter"
+            " independently, such as AdamW; the Trainer's gradient_clip_val clips by the norm of the full model."
         )
     if scope is Scope.MATRIX and shares_matrices:
         raise ParallelConfigError(

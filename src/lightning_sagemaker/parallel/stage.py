@@ -210,9 +210,8 @@ class Stages:
         if not self._visit.is_before:
             raise PipelineError(
                 f"{type(module).__name__}, which belongs to another pipeline stage, was called after this stage's blocks."
-                " HINT: a partitioned model can be called only once per step, and modules after its blocks must not "
-                "call modules before"
-                " them."
+                " HINT: a partitioned model can be called only once per step, and modules after its blocks must not call"
+                " modules before them."
             )
 
     def _run_block(self, index: int, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -91,9 +91,8 @@ class QuorumGroup:
         """
         if "nccl" in backend and not on_gpu.can_abort():
             raise RecoveryError(
-                f"recovery='in_job' was set for GPUs, and torch {torch.__version__} cannot abort an nccl collective "
-                "that a lost"
-                " rank does not join. HINT: use torch 2.6 or newer, or recovery='restart'."
+                f"recovery='in_job' was set for GPUs, and torch {torch.__version__} cannot abort an nccl collective that a"
+                " lost rank does not join. HINT: use torch 2.6 or newer, or recovery='restart'."
             )
         on_gpu.let_survive()
         self.dissolve()

@@ -142,9 +142,9 @@ class _Run:
         parts = [*specification.get("ContainerEntrypoint", []), *specification.get("ContainerArguments", [])]
         if not parts:
             raise LaunchError(
-                "The request has no ContainerEntrypoint, so only its image determines what to run. HINT: run the image "
-                "itself; or"
-                " build the request with `lightning-sagemaker launch` or the SDK's ModelTrainer, which set an entry point."
+                "The request has no ContainerEntrypoint, so only its image determines what to run. HINT: run the image"
+                " itself; or build the request with `lightning-sagemaker launch` or the SDK's ModelTrainer, which set an"
+                " entry point."
             )
         return [part.replace(DEFAULT_ROOT, str(self.folders(host).base)) for part in parts]
 

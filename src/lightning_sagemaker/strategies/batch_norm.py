@@ -14,9 +14,7 @@ def log_microbatch_statistics(module: nn.Module) -> None:
     names = [name for name, found in module.named_modules() if isinstance(found, _BatchNorm)]
     if names:
         rank_zero_info(
-            f"{names[0]}{f' and {len(names) - 1} more' if names[1:] else ''}: BatchNorm normalizes with the statistics "
-            "of each"
-            " microbatch, not of the full batch, so training differs from single-process training. HINT: GroupNorm or "
-            "LayerNorm"
-            " do not depend on the batch."
+            f"{names[0]}{f' and {len(names) - 1} more' if names[1:] else ''}: BatchNorm normalizes with the statistics of"
+            " each microbatch, not of the full batch, so training differs from single-process training. HINT: GroupNorm or"
+            " LayerNorm do not depend on the batch."
         )

@@ -93,10 +93,9 @@ class ReductionOptions:
         """
         if self.compression == POWERSGD and str(precision).startswith("16"):
             raise MisconfigurationException(
-                f"gradient_compression='powersgd' was set with precision={precision!r}, whose gradients overflow "
-                "occasionally: PowerSGD's"
-                " error feedback would carry the overflow into all later steps. HINT: set precision='bf16-mixed', or"
-                " gradient_compression='bf16'."
+                f"gradient_compression='powersgd' was set with precision={precision!r}, whose gradients overflow"
+                " occasionally: PowerSGD's error feedback would carry the overflow into all later steps. HINT: set"
+                " precision='bf16-mixed', or gradient_compression='bf16'."
             )
 
 

@@ -42,9 +42,8 @@ def _on(config: JobConfig, name: str) -> JobConfig:
     processes = hosts * _processes(old)
     if processes % _processes(new):
         raise LaunchError(
-            f"{hosts} x {old.name} train with {processes} processes, which {name} hosts with {new.gpus} GPUs cannot "
-            "match, so"
-            " the global batch size would change. HINT: leave the type out, or change instance_count."
+            f"{hosts} x {old.name} train with {processes} processes, which {name} hosts with {new.gpus} GPUs cannot match,"
+            " so the global batch size would change. HINT: leave the type out, or change instance_count."
         )
     return config.changed(instance_type=name, instance_count=processes // _processes(new))
 

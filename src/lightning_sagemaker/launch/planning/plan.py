@@ -98,9 +98,8 @@ def _target(config: JobConfig, image: Image) -> Target | None:
     python = image.python or parse_version((config.py_version or "").removeprefix("py").replace("3", "3.", 1))
     if len(python) < 2:
         raise LaunchError(
-            "The container has no network, and the Python version of image_uri, needed to select wheels, is unknown. "
-            "HINT: set"
-            " py_version, such as py312."
+            "The container has no network, and the Python version of image_uri, needed to select wheels, is unknown. HINT:"
+            " set py_version, such as py312."
         )
     return Target(python, image.pytorch)
 

@@ -234,9 +234,8 @@ def _remarks(plan: JobPlan) -> list[str]:
         remarks.append(f"{config.instance_type} has no EFA: hosts exchange gradients over TCP")
     if not plan.image.takes_plugin:
         remarks.append(
-            f"the image (PyTorch {plan.image.pytorch}) is older than this package supports, so the package is not "
-            "installed: the"
-            " program runs with the image's packages"
+            f"the image (PyTorch {plan.image.pytorch}) is older than this package supports, so the package is not installed:"
+            " the program runs with the image's packages"
         )
     if plan.image.pytorch is None and config.distributed.kind == "smddp":
         remarks.append("whether your image has SMDDP is unknown; without it, nccl reduces the gradients")

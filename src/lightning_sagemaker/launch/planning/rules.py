@@ -74,9 +74,8 @@ def check_role(config: JobConfig) -> None:
     """Raise LaunchError without an execution role; a dry run and a rehearsal need none."""
     if config.role is None:
         raise LaunchError(
-            "role is required: the job runs with its permissions. HINT: give its ARN; `lightning-sagemaker template "
-            "role` prints"
-            " a template that creates one."
+            "role is required: the job runs with its permissions. HINT: give its ARN; `lightning-sagemaker template role`"
+            " prints a template that creates one."
         )
 
 
@@ -116,9 +115,8 @@ def _check_time(config: JobConfig) -> None:
         raise LaunchError(f"max_cost={config.max_cost} was set. HINT: it must be more than 0 US dollars.")
     if config.max_wait is not None and not config.use_spot_instances:
         raise LaunchError(
-            f"max_wait={config.max_wait} was set for an on-demand job. HINT: it only applies with "
-            "use_spot_instances=True; max_run limits"
-            " every job."
+            f"max_wait={config.max_wait} was set for an on-demand job. HINT: it only applies with use_spot_instances=True;"
+            " max_run limits every job."
         )
     if config.max_wait is not None and config.max_wait < config.max_run:
         raise LaunchError(
@@ -183,9 +181,8 @@ def _check_hyperparameters(config: JobConfig) -> None:
             (text,) = carried_values({name: value}).values()
         except (TypeError, ValueError):
             raise LaunchError(
-                f"Hyperparameter {name!r} is {type(value).__name__}. HINT: use strings, numbers, lists and "
-                "dictionaries; pass"
-                " anything else in a source file."
+                f"Hyperparameter {name!r} is {type(value).__name__}. HINT: use strings, numbers, lists and dictionaries;"
+                " pass anything else in a source file."
             ) from None
         if len(name) > MAX_NAME or len(text) > MAX_VALUE:
             raise LaunchError(
@@ -252,9 +249,8 @@ def _check_distribution(config: JobConfig) -> None:
     count = request.processes_per_host
     if instance.gpus and count is not None and count > instance.gpus:
         raise LaunchError(
-            f"{count} processes per host were requested, {instance.name} has {instance.gpus} GPUs. HINT: leave the "
-            "number out,"
-            " or use a larger instance."
+            f"{count} processes per host were requested, {instance.name} has {instance.gpus} GPUs. HINT: leave the number"
+            " out, or use a larger instance."
         )
 
 

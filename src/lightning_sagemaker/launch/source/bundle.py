@@ -227,9 +227,8 @@ def _clone(git: object, scratch: Path) -> Path:
     for name in _GIT_LOGIN:
         if git.get(name):
             raise LaunchError(
-                f"git_config has {name!r}, which would appear in the clone command. HINT: leave it out, and "
-                "authenticate with git's credential"
-                " helper or an SSH key."
+                f"git_config has {name!r}, which would appear in the clone command. HINT: leave it out, and authenticate"
+                " with git's credential helper or an SSH key."
             )
     unknown = set(git) - {"repo", "branch", "commit", *_GIT_LOGIN}
     if unknown:
@@ -284,9 +283,8 @@ def check_requirements(contents: Mapping[str, bytes]) -> None:
         for line in contents[name].decode(errors="replace").replace("\\\n", " ").splitlines():
             if _IMAGE_OWN.match(line):
                 raise LaunchError(
-                    f"{name} lists {line.strip()!r}, which would replace the image's own build. HINT: remove it; "
-                    "pytorch_version"
-                    " chooses the image."
+                    f"{name} lists {line.strip()!r}, which would replace the image's own build. HINT: remove it;"
+                    " pytorch_version chooses the image."
                 )
             included = _INCLUDED.match(line)
             if included is None or "://" in included.group("file"):

@@ -121,9 +121,8 @@ def choose_channel_files(channel: str, place: Path, send_anyway: Sequence[str] =
         ]
     except OSError as error:
         raise LaunchError(
-            f"{error.filename} of channel {channel!r} cannot be read: {error.strerror}. HINT: change its permissions, "
-            "or move it"
-            " out of the folder."
+            f"{error.filename} of channel {channel!r} cannot be read: {error.strerror}. HINT: change its permissions, or"
+            " move it out of the folder."
         ) from error
     refuse(found, send_anyway, f"The data of channel {channel!r}")
     size = sum(sizes.values())

@@ -99,10 +99,9 @@ def refuse(findings: Iterable[Finding], send_anyway: Sequence[str], what: str) -
     lines = ", ".join(f"{one.file}:{one.line} ({one.kind})" for one in left[:_SHOWN])
     more = f" and {len(left) - _SHOWN} more" if len(left) > _SHOWN else ""
     raise LaunchError(
-        f"{what} contains what looks like secrets, in {lines}{more}. HINT: remove them and pass them through AWS "
-        "Secrets Manager; to send"
-        f" a false positive, use send_anyway: ['{left[0].file}:{left[0].line}'], or add the"
-        f" comment `{_PRAGMA}` in its line."
+        f"{what} contains what looks like secrets, in {lines}{more}. HINT: remove them and pass them through AWS Secrets"
+        f" Manager; to send a false positive, use send_anyway: ['{left[0].file}:{left[0].line}'], or add the comment"
+        f" `{_PRAGMA}` in its line."
     )
 
 

@@ -51,9 +51,8 @@ def script_hyperparameters(arguments: Sequence[str]) -> dict[str, object]:
         near = difflib.get_close_matches(name, _OWN, n=1, cutoff=_NEAR)
         if near and not is_sure:
             raise LaunchError(
-                f"The option {text!r} is not an option of launch. HINT: did you mean '--{near[0]}'? If it belongs to "
-                "the script, put"
-                " it after `--`."
+                f"The option {text!r} is not an option of launch. HINT: did you mean '--{near[0]}'? If it belongs to the"
+                " script, put it after `--`."
             )
         if not equals:
             if not rest or _is_option(rest[0]):

@@ -31,8 +31,7 @@ def _s3() -> ModuleType:
         from s3torchconnector import dcp
     except ImportError as error:
         raise ParallelConfigError(
-            "a checkpoint on s3:// was requested, but s3torchconnector[dcp] is not installed. HINT: pip install "
-            "'s3torchconnector[dcp]',"
-            " or use a folder."
+            "a checkpoint on s3:// was requested, but s3torchconnector[dcp] is not installed. HINT: pip install"
+            " 's3torchconnector[dcp]', or use a folder."
         ) from error
     return dcp
