@@ -14,6 +14,9 @@ STEPS = 6
 
 
 class Module(BoringModel):
+    def loss(self, preds, labels=None):
+        return preds.square().mean()  # torch 2.5 has no mse_loss of bfloat16 on CPUs
+
     def configure_optimizers(self):
         return torch.optim.Adam(self.parameters(), 0.1)
 

@@ -67,7 +67,8 @@ def _distribution(sent: Mapping[str, object]) -> dict[str, object] | None:
     """The distribution of a job that SDK 2 started, in its words, from the hyperparameters in which SDK 2 sends it."""
 
     def options(kind: str) -> dict[str, object]:
-        return {"enabled": True, "custom_mpi_options": sent.get(f"sagemaker_{kind}_custom_mpi_options", "")}
+        name = "custom_mpi_options"
+        return {"enabled": True, name: sent.get(f"sagemaker_{kind}_{name}", "")}
 
     found: dict[str, object] = {}
     if sent.get("sagemaker_mpi_enabled"):
