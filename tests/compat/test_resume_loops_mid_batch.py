@@ -154,3 +154,15 @@ def test_a_failure_before_a_later_validation_repeats_no_batch(tmp_path):
         fit(tmp_path, failed)
     fit(tmp_path, resumed)
     assert [*failed.seen, *resumed.seen] == through.seen
+
+
+def test_no_gradient_is_lost_in_a_run_that_is_resumed_and_fails_again(tmp_path):
+    options = {"accumulate_grad_batches": 4}
+    through, resumed = Module(), Module()
+    fit(tmp_path / "through", through, **options)
+    for fails_at in (1, 2, 4, 5, 9, 10, 11, 13):
+        with pytest.raises(Fails):
+            fit(tmp_path, Module(fails_at), **options)
+    fit(tmp_path, resumed, **options)
+    assert resumed.seen == through.seen[-len(resumed.seen) :]
+    assert torch.equal(resumed.net.weight, through.net.weight)

@@ -301,8 +301,8 @@ class FitState:
             rank_zero_info(
                 "The checkpoint was saved within a batch: it is trained on again, with other random numbers."
             )
-        if phase is Phase.STEP:  # in case a checkpoint is saved before the end of the next step
-            self._end_batch()
+        if phase in (Phase.STEP, Phase.MID_BATCH) and not has_accumulated(trainer, phase):
+            self._hold(phase)  # in case a checkpoint is saved before the end of the next step
 
     def _find_place(self, loaded: FitEntry, own: RankState, fetcher: DataFetcher | None) -> None:
         self.loaders.seek(own["loaders"], restart=fetcher is None)
