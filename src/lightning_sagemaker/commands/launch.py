@@ -128,9 +128,10 @@ def main(arguments: argparse.Namespace) -> int:
 
         from lightning_sagemaker.text_files import write_text
 
-        text = config.to_yaml()
+        text, path = config.to_yaml(), Path(arguments.save)
         try:
-            write_text(Path(arguments.save), text)
+            path.parent.stat()  # a folder that is not there is more likely misspelled than wanted
+            write_text(path, text)
         except (OSError, ValueError) as error:
             why = getattr(error, "strerror", None) or error
             raise LaunchError(
