@@ -169,7 +169,7 @@ def test_without_a_folder_a_restarted_run_looks_where_it_has_saved(tmp_path):
 def test_a_folder_that_one_callback_is_given_is_the_others_too(tmp_path, given):
     def callbacks():
         saves, resumes = ({"dirpath": tmp_path / "own"} if given == one else {} for one in ("saves", "resumes"))
-        return AutoResume(**resumes), SpotInterruption(**saves, save_every=None)
+        return AutoResume(**resumes), SpotInterruption(**saves, save_every=None, overhead=1.0)
 
     def trainer(*others):
         return trainer_of(None, *callbacks(), *others, default_root_dir=tmp_path)

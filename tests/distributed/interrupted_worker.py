@@ -56,7 +56,7 @@ def calm(kind: str) -> list[float]:
 def guarded(name: str, stop: bool) -> tuple[list[float], int | None]:
     """Losses of one start, and how it ended."""
     place = f"{os.environ['PLACE']}/{name}".replace(" ", "") if name.endswith(REMOTE) else OUT / name
-    callbacks = [AutoResume(place), SpotInterruption(place, overhead=1.0), *([Stop()] if stop else [])]
+    callbacks = [AutoResume(place), SpotInterruption(place, overhead=1e6), *([Stop()] if stop else [])]
     return train(*LAYOUTS[name.removesuffix(REMOTE)], callbacks)
 
 
