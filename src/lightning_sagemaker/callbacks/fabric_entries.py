@@ -17,13 +17,17 @@ if TYPE_CHECKING:
 
 
 class LoopRankEntry(TypedDict):
-    """State of one rank: random states, loader position, buffers that differ from rank zero's, metrics, generators."""
+    """State of one rank: random states, loader position, buffers that differ from rank zero's, metrics, generators.
+
+    ``passed`` has the loaders' positions at the ends of the epoch's earlier loops over batches.
+    """
 
     random: RandomState
     position: Position | None
     buffers: dict[str, Tensor]
     metrics: dict[str, MetricEntry]
     generators: StateDict
+    passed: list[Position | None]
 
 
 class ReducerEntry(TypedDict):
@@ -38,13 +42,15 @@ class LoopEntry(TypedDict):
 
     Attributes:
         epoch: The current epoch.
-        batch: Number of batches of this epoch that have been trained on.
+        batch: Number of batches of the epoch's current loop over batches that have been trained on.
         step: Number of batches of all epochs.
         calls: Number of iterations of Fabric's loader.
         batch_size: Samples of one rank in a batch; None if unknown.
         samples: Samples of the epoch that all ranks have consumed; None if unknown.
         modules: State of the modules among the user's objects.
         ranks: State of each rank.
+        passed: Of the epoch's earlier loops over batches: iterations of the loader before it, and number of batches.
+        left: Whether the last of these has been left, and no other has begun.
 
     """
 
@@ -56,6 +62,8 @@ class LoopEntry(TypedDict):
     samples: int | None
     modules: list[ReducerEntry]
     ranks: list[LoopRankEntry]
+    passed: list[tuple[int, int]]
+    left: bool
 
 
 class WrittenEntry(LoopEntry):

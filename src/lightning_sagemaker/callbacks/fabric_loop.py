@@ -64,7 +64,7 @@ class InterruptibleLoop:
 
     Attributes:
         epoch: The current epoch.
-        batch: Number of batches of this epoch that have been trained on.
+        batch: Number of batches that the epoch's current loop over batches has trained on.
         step: Number of batches that have been trained on in all epochs.
 
     """
@@ -145,7 +145,7 @@ class InterruptibleLoop:
             self._release()
 
     def batches(self, loader: Iterable[T], every: int = 1) -> Generator[T, None, None]:
-        """Yield the remaining batches of an epoch. Collective over all ranks.
+        """Yield the remaining batches of an epoch, which may have several such loops. Collective over all ranks.
 
         Args:
             loader: Loader from ``fabric.setup_dataloaders``, or any other iterable.
@@ -154,13 +154,19 @@ class InterruptibleLoop:
         """
         inner = inner_loader(loader)
         given, self._watch = watch(inner, rank_zero_warn)
-        self.batch = self._state.begin_batches(self._watch, loader, self.batch)
+        if (skipped := self._state.skips(self._watch, loader)) is not None:
+            self.batch = skipped
+            return
+        self.batch = self._state.begin_batches(self._watch, loader)
         self._signals.is_alive()
         for batch in loader if given is inner else given:
             self._within = True
             try:
                 yield batch
-            finally:  # also after a break
+            except GeneratorExit:  # after a break
+                self._state.end_batches(self._watch, self.batch + 1, is_left=True)
+                raise
+            finally:
                 self._within = False
                 self.batch, self.step = self.batch + 1, self.step + 1
             self._check(self._training, self.step)

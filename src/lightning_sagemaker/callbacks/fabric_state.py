@@ -7,12 +7,13 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from torch import nn
-
 from lightning_sagemaker._compat.fabric import iterations, set_iterations, wrapped_module
 from lightning_sagemaker._lightning import TorchCheckpointIO, rank_zero_info
 from lightning_sagemaker.callbacks.completed_fits import complete, completed
 from lightning_sagemaker.callbacks.fabric_data import KEEP_DATA, LoopData
+from lightning_sagemaker.callbacks.fabric_io import NotingCheckpointIO
+from lightning_sagemaker.callbacks.fabric_passed import PassedLoops
+from lightning_sagemaker.callbacks.fabric_reducer import reducer_state, restore_reducer
 from lightning_sagemaker.callbacks.fabric_values import (
     as_with,
     loop_flags,
@@ -28,25 +29,22 @@ from lightning_sagemaker.callbacks.shared_folder import check_on_all_hosts, sear
 from lightning_sagemaker.checkpoint.atomic_write import CheckpointError
 from lightning_sagemaker.checkpoint.exchanged_weights import LoopWeights
 from lightning_sagemaker.checkpoint.find import STATE, find_checkpoint
-from lightning_sagemaker.checkpoint.io import SafeCheckpointIO
 from lightning_sagemaker.checkpoint.metric_state import entries_of, merged_entries, restore_entries
 from lightning_sagemaker.checkpoint.random_state import random_state, restore_random_state
 from lightning_sagemaker.checkpoint.rank_buffers import buffers_in, copied, differing, restore_buffers
 from lightning_sagemaker.collectives.agreement import of_all
-from lightning_sagemaker.collectives.buckets import bucket_layout, rebuild_as
 from lightning_sagemaker.data.dealing import batch_size_of, remaining, united
 from lightning_sagemaker.data.position import Watch
 from lightning_sagemaker.data.tracked import pass_end
 
 if TYPE_CHECKING:
-    from lightning_sagemaker._types import Checkpoint, Fabric, PathLike, StateDict
-    from lightning_sagemaker.callbacks.fabric_entries import LoopEntry, LoopRankEntry, ReducerEntry, WrittenEntry
+    from lightning_sagemaker._types import Fabric, StateDict
+    from lightning_sagemaker.callbacks.fabric_entries import LoopEntry, LoopRankEntry, WrittenEntry
     from lightning_sagemaker.callbacks.fabric_values import Values
     from lightning_sagemaker.data.position import Position
 
 
 _STEP = "global_step"  # the key by which the newest checkpoint is found
-_SENDS = "require_forward_param_sync"  # attribute of DDP; False after a forward pass without gradients
 
 
 class FabricState:
@@ -78,22 +76,42 @@ class FabricState:
         self.weights = LoopWeights()
         self._loader: object = None
         self._ended: Position | None = None
+        self._passed = PassedLoops()
+        self._at_checkpoint: Values | None = None
         self._calls = self._samples_before = self._batch_before = self._loops = 0
         if type(fabric.strategy.checkpoint_io) is TorchCheckpointIO:
-            fabric.strategy.checkpoint_io = _Noting()
+            fabric.strategy.checkpoint_io = NotingCheckpointIO()
 
     # Positions in the data
 
-    def begin_batches(self, watched: Watch, loader: object, batch: int) -> int:
+    def skips(self, watched: Watch, loader: object) -> int | None:
+        """Move a loader to its loop's end, if the checkpoint was saved after that; returns the number of its batches."""
+        self._passed.begin()
+        if (loaded := self.loaded) is None or not self._passed.is_next_in(loaded):
+            return None
+        is_same, rank = len(loaded["ranks"]) == self._fabric.world_size, self._fabric.global_rank
+        calls, batch, self._ended = self._passed.skip(loaded, rank if is_same else None)
+        set_iterations(loader, calls + 1)
+        self._calls, self._loader = calls, loader
+        if self._ended is not None:
+            pass_end(watched, self._ended)
+        if loaded["left"] and not self._passed.is_next_in(loaded):  # what follows is the code after this loop
+            self.loaded = None
+            self._put_checkpoint()
+            if is_same:
+                restore_random_state(loaded["ranks"][rank]["random"])
+            self._remember()
+        return batch
+
+    def begin_batches(self, watched: Watch, loader: object) -> int:
         """Restore the position of an epoch's loader from the checkpoint, before it is iterated.
 
         Args:
             watched: The watch of the loader.
             loader: The iterable, possibly Fabric's wrapper.
-            batch: Batches of the epoch consumed before the checkpoint.
 
         Returns:
-            The same number of samples, in this run's batches.
+            The batches that were consumed before the checkpoint: as many samples, in this run's batches.
 
         """
         loaded, self.loaded = self.loaded, None
@@ -101,7 +119,9 @@ class FabricState:
         if loaded is None:
             self._calls, self._samples_before, self._batch_before = iterations(loader), 0, 0
             watched.begin_epoch()
-            return batch
+            return 0
+        if (batch := loaded["batch"]) or loaded.get("passed"):
+            self._put_checkpoint()
         self._calls = loaded["calls"]
         set_iterations(loader, self._calls)
         self._set_epoch(watched.loader)
@@ -146,9 +166,26 @@ class FabricState:
         )
         return done
 
-    def end_batches(self, watched: Watch, batch: int) -> None:
-        """Save the state after all batches of an epoch, to which a stop in an evaluation rolls back."""
+    def end_batches(self, watched: Watch, batch: int, *, is_left: bool = False) -> None:
+        """Save the state after a loop over batches, to which a stop in an evaluation rolls back.
+
+        Args:
+            watched: The watch of the loader.
+            batch: Number of batches.
+            is_left: Whether the script has left the loop (``break``), so that a resumed run does not enter it again.
+
+        """
         self._ended = watched.position(batch)
+        self._passed.end(self._calls, batch, self._ended, is_left)
+        self._remember()
+
+    def _put_checkpoint(self) -> None:
+        """Undo what the epoch's code before the checkpoint has changed, as it was run a second time."""
+        values, self._at_checkpoint = self._at_checkpoint, None
+        if values is not None:
+            self.put(values)
+
+    def _remember(self) -> None:
         self._before_evaluation = values_of(self._state, modules=True)
         self.weights.take(self._state)
 
@@ -175,6 +212,7 @@ class FabricState:
         """Drop the state of the epoch's last batch."""
         self._calls, self._before_evaluation = iterations(self._loader), None
         self.weights.forget()
+        self._passed, self._at_checkpoint = PassedLoops(), None
         self._samples_before = self._batch_before = 0
 
     # Checkpoints
@@ -184,6 +222,7 @@ class FabricState:
         ranks, buffers = self._fabric.world_size, buffers_in(self._state)
         size = None if watched is None else batch_size_of(watched.loader)
         position = self._ended if self._ended is not None or watched is None else watched.position(batch)
+        passed, is_left = self._passed.of_checkpoint()
         changed = differing(buffers, copied(buffers), ranks)
         own: LoopRankEntry = {
             "random": random_state(),
@@ -191,6 +230,7 @@ class FabricState:
             "buffers": changed,
             "metrics": entries_of(loop_metrics(self._state)),
             "generators": loop_generators(self._state),
+            "passed": [one["position"] for one in passed],
         }
         entry: LoopEntry = {
             "epoch": epoch,
@@ -199,8 +239,10 @@ class FabricState:
             "calls": self._calls,
             "batch_size": size,
             "samples": None if size is None else self._samples_before + (batch - self._batch_before) * size * ranks,
-            "modules": [_reducer_state(wrapped_module(value)) for value in self._state.values()],
+            "modules": [reducer_state(wrapped_module(value)) for value in self._state.values()],
             "ranks": of_all(own, ranks),
+            "passed": [(one["calls"], one["batch"]) for one in passed],
+            "left": is_left,
         }
         return self.write(step, entry)
 
@@ -250,6 +292,7 @@ class FabricState:
         self._data.put(content, self.loaded.get("others", ()), self._fabric.device)
         restore_loop_flags(self._state, self.loaded.get("flags", {}))
         self._restore_ranks(self.loaded)
+        self._at_checkpoint = values_of(self._state, modules=True)
         return self.loaded["epoch"], self.loaded["batch"], self.loaded["step"]
 
     def _restore_ranks(self, loaded: WrittenEntry) -> None:
@@ -260,7 +303,7 @@ class FabricState:
         restore_entries(metrics, merged_entries(metrics, own))
         if len(ranks) == self._fabric.world_size:
             for value, kept in zip(self._state.values(), loaded["modules"], strict=True):
-                _restore_reducer(wrapped_module(value), kept)
+                restore_reducer(wrapped_module(value), kept)
             restore_buffers(buffers_in(self._state), ranks[rank]["buffers"])
             restore_random_state(ranks[rank]["random"])
 
@@ -275,28 +318,3 @@ class FabricState:
             )
         rank_zero_info(f"Resuming from step {found.step}: {found.path}")
         return str(found.path)
-
-
-def _reducer_state(module: nn.Module | None) -> ReducerEntry:
-    """DDP's state from earlier steps: its buckets, and whether it broadcasts buffers before the next. Collective."""
-    return {"buckets": bucket_layout(module), "sends": getattr(module, _SENDS, None)}
-
-
-def _restore_reducer(module: nn.Module | None, kept: ReducerEntry) -> None:
-    rebuild_as(module, kept["buckets"])
-    if kept["sends"] is not None and hasattr(module, _SENDS):
-        setattr(module, _SENDS, kept["sends"])
-
-
-class _Noting(SafeCheckpointIO):
-    """Stores a failure until all ranks have synchronized, as Fabric does after a checkpoint."""
-
-    failure: str | None = None
-
-    def save_checkpoint(self, checkpoint: Checkpoint, path: PathLike, storage_options: object = None) -> None:
-        """Write a checkpoint, or store the error."""
-        self.failure = None
-        try:
-            super().save_checkpoint(checkpoint, path, storage_options)
-        except Exception as error:
-            self.failure = str(error)

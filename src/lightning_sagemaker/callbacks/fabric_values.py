@@ -18,6 +18,7 @@ from lightning_sagemaker.checkpoint.generators import generator_state, is_genera
 from lightning_sagemaker.checkpoint.metric_state import entries_of, metrics_in, restore_entries
 from lightning_sagemaker.checkpoint.module_flags import module_flags, restore_module_flags
 from lightning_sagemaker.checkpoint.module_walk import named_modules
+from lightning_sagemaker.checkpoint.plain_values import filled
 from lightning_sagemaker.checkpoint.random_state import random_state, restore_random_state
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ def put_values(state: StateDict, values: Values) -> None:
         elif isinstance(owner, Stateful):
             owner.load_state_dict(copy.deepcopy(value))
         else:
-            state[name] = copy.deepcopy(value)
+            state[name] = filled(state[name], copy.deepcopy(value))  # the script may refer to its container
     for value, groups in zip(state.values(), values["groups"], strict=True):
         for group, kept in zip(getattr(value, "param_groups", ()), groups, strict=True):
             group.update(copy.deepcopy(kept))

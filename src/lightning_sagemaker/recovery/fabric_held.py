@@ -128,6 +128,8 @@ class FabricHeld:
             "samples": None if size is None else batch * size * world_size,
             "modules": [{"buckets": None, "sends": None} for _ in self._objects],
             "ranks": [],  # their positions follow from that of the loop
+            "passed": [],
+            "left": False,
         }
         held = self._held[2]["values"] if self._held is not None and self._held[0] == position else None
         with self._state.as_at_last_batch(held):
@@ -141,11 +143,16 @@ class FabricHeld:
             world_size: Number of shards of the job.
 
         Raises:
-            CheckpointError: If it was saved in the middle of an epoch with other ranks or batches.
+            CheckpointError: If it was saved within an epoch with other ranks or batches, or after one of its loops.
 
         """
         loaded, self._state.loaded = self._state.loaded, None
         size = batch_size_of(inner_loader(loader))
+        if loaded is not None and loaded.get("passed"):
+            raise CheckpointError(
+                "The checkpoint was saved after a loop over batches was left, or in a second one of an epoch, which is not"
+                " resumed where ranks recover in the job. HINT: set recovery='restart'."
+            )
         if loaded is None or not loaded["batch"]:
             return
         if loaded["batch_size"] != size or loaded["samples"] != loaded["batch"] * (size or 0) * world_size:

@@ -28,7 +28,7 @@ from lightning_sagemaker.recovery.coordinator_client import RecoveryError
 from lightning_sagemaker.recovery.fabric_collectives import FabricCollectives
 from lightning_sagemaker.recovery.fabric_held import FabricHeld, HeldLoop
 from lightning_sagemaker.recovery.fabric_steps import FabricSteps, InJobStrategy
-from lightning_sagemaker.recovery.refused import restarting_instead
+from lightning_sagemaker.recovery.refused import CannotRecover, restarting_instead
 from lightning_sagemaker.recovery.regroup import Regroup, end_of_job
 from lightning_sagemaker.recovery.seeds import seed_all, seed_batch
 
@@ -79,6 +79,7 @@ class InJobLoop(InterruptibleLoop):
         self._loader: object = None
         self._iterators: dict[int, Iterator[object]] = {}
         self._is_left = self._has_warned = False
+        self._looped = -1
 
     @property
     def within(self) -> bool:
@@ -118,6 +119,9 @@ class InJobLoop(InterruptibleLoop):
         inner: Any = inner_loader(loader)
         with restarting_instead(self._client, self._strategy.is_asked):
             shards.deal(inner, self._seed)
+            if self._looped == self.epoch:
+                raise CannotRecover("an epoch has a second loop over batches, which a replacement would not find")
+        self._looped = self.epoch
         self._held.check_loaded(loader, self._world)
         shards.set_epoch(inner, self.epoch)
         set_iterations(loader, self.epoch + 1)

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A loop with Fabric whose epochs have two loops over batches, one left by ``break``; or without us: the reference."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+import torch
+from lightning.fabric import Fabric, seed_everything
+from torch.utils.data import DataLoader
+
+from lightning_sagemaker import InterruptibleLoop
+
+EPOCHS = 3
+
+
+class Plain:
+    """The same loop without us."""
+
+    def __init__(self):
+        self.batch = self.step = 0
+
+    def epochs(self, count):
+        yield from range(count)
+
+    def batches(self, loader):
+        for self.batch, batch in enumerate(loader):
+            yield batch
+            self.step += 1
+
+    def evaluation(self, loader):
+        yield from loader
+
+
+def main(folder, ranks, is_ours, stop):
+    torch.set_num_threads(1)
+    seed_everything(1, verbose=False)
+    fabric = Fabric(accelerator="cpu", devices=ranks, strategy="ddp" if ranks > 1 else "auto")
+    fabric.launch()
+    seed_everything(1, verbose=False)
+    body = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Dropout(0.2), torch.nn.Linear(8, 1))
+    model, optimizer = fabric.setup(body, torch.optim.SGD(body.parameters(), lr=0.05, momentum=0.9))
+    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+    rows = torch.randn(20 * ranks, 4, generator=torch.Generator().manual_seed(2))
+    train = fabric.setup_dataloaders(DataLoader(rows, 4, shuffle=True))
+    val = fabric.setup_dataloaders(DataLoader(rows[: 8 * ranks], 4))
+    state = {"model": model, "optimizer": optimizer, "schedule": schedule, "level": 0, "seen": []}
+    options = {"save_every": None, "overhead": 10.0}
+    loop = InterruptibleLoop(fabric, folder / "checkpoints", state, **options) if is_ours else Plain()
+    lines = (folder / f"rank-{fabric.global_rank}.jsonl").open("a", buffering=1)
+
+    def write(*place, **facts):
+        lines.write(json.dumps({"place": place, **facts}) + "\n")
+        if stop == [*place] and fabric.global_rank == ranks - 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    for epoch in loop.epochs(EPOCHS):
+        schedule.step()
+        state["level"] += 1
+        seen = state["seen"]
+        seen.clear()
+        for part in ("first", "second"):
+            for batch in loop.batches(train):
+                number = loop.batch
+                loss = model(batch).square().mean()
+                fabric.backward(loss)
+                optimizer.step()
+                optimizer.zero_grad()
+                seen.append(number)
+                rate = optimizer.param_groups[0]["lr"]
+                write(epoch, part, number, loss=loss.item(), sum=batch.sum().item(), rate=rate, level=state["level"])
+                if part == "second" and number == 2:
+                    break
+            schedule.step()
+        with torch.no_grad():
+            for number, batch in enumerate(loop.evaluation(val)):
+                write(epoch, "evaluation", number, loss=model(batch).square().mean().item())
+        write(epoch, "end", seen=[*seen], weights=sum(one.double().sum().item() for one in model.parameters()))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3] == "ours", json.loads(sys.argv[4]))
