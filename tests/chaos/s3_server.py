@@ -24,7 +24,7 @@ class Servers:
         faults: What happens to the next requests, one each: ``500``, ``503``, ``drop``, ``slow``, ``hang`` (no answer),
             ``expired`` (credentials), ``skewed`` (this machine's clock), ``truncated`` (a body that is too short, with
             a length that fits), ``flipped`` (one bit), ``broken body`` (too short for its length), ``trickle`` (a byte
-            a second), or ``pass`` for nothing.
+            a second), a status and a code as in ``403 AccessDenied``, or ``pass`` for nothing.
         refused_key: Credentials that have expired.
         clock: Seconds that the server's clock is ahead; what is signed more than a quarter of an hour off is refused.
         latency: Seconds before each answer.
@@ -89,6 +89,10 @@ def _handler(servers: Servers, host: str, port: int) -> type[BaseHTTPRequestHand
                 return
             if fault == "skewed" or (servers.clock and _is_skewed(self.path, self.headers, servers.clock)):
                 self._answer(403, {}, b"<Error><Code>RequestTimeTooSkewed</Code><Message>too large</Message></Error>")
+                return
+            if fault and " " in fault and fault[0].isdigit():
+                status, code = fault.split()
+                self._answer(int(status), {}, f"<Error><Code>{code}</Code></Error>".encode())
                 return
             if fault in ("500", "503"):
                 self._answer(int(fault), {}, b"<Error><Code>SlowDown</Code></Error>")

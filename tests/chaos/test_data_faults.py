@@ -202,3 +202,61 @@ def test_a_disk_that_is_full_from_the_start_is_one_sentence(small_disk, index, b
         DataReadError, match=r"cannot be written \(No space left on device\)\. HINT: set data.cache_dir"
     ):
         StreamedRows(ADDRESS, index, small_disk / "store", 1 << 30)
+
+
+def operations(folder):
+    """What the package does with S3, by name."""
+    file = folder / "file"
+    file.write_bytes(b"x" * 1000)
+    return {
+        "read": lambda objects: objects.read("corpus", "one"),
+        "a range": lambda objects: objects.read_into("corpus", "one", 0, memoryview(bytearray(1000))),
+        "checksum": lambda objects: objects.checksum("corpus", "one"),
+        "list": lambda objects: objects.list_objects("corpus", "one"),
+        "upload": lambda objects: objects.upload(file, "corpus", "one", "c"),
+    }
+
+
+NAMES = ("read", "a range", "checksum", "list", "upload")
+FINAL = ("403 AccessDenied", "400 KMS.DisabledException", "403 InvalidObjectState", "400 InvalidRequest")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_credentials_are_renewed_whatever_is_requested(name, servers, bucket, tmp_path):
+    """A response to HEAD does not say that they have expired, and boto3 wraps the error of an upload."""
+    operation = operations(tmp_path)[name]
+    bucket.put_object(Bucket="corpus", Key="one", Body=b"x" * 1000, Metadata={"crc32": "c"})
+    objects = S3Objects(30.0, 10.0, servers.endpoint)
+    refused_until(0.5)(Case(servers, bucket, b"", tmp_path))
+    try:
+        operation(objects)
+    finally:
+        servers.refused_key = None
+
+
+@pytest.mark.parametrize("fault", FINAL)
+@pytest.mark.parametrize("name", NAMES)
+def test_what_a_retry_cannot_fix_is_an_error_at_once(name, fault, servers, bucket, tmp_path):
+    """With S3's reason, instead of advice about the network after two minutes."""
+    operation = operations(tmp_path)[name]
+    bucket.put_object(Bucket="corpus", Key="one", Body=b"x" * 1000)
+    servers.faults[:] = [fault] * 100
+    said = "written" if name == "upload" else "read"
+    try:
+        with pytest.raises(
+            DataReadError, match=f"s3://corpus/one cannot be {said} .{fault.split()[1]}:.*HINT: the role"
+        ):
+            operation(S3Objects(30.0, 10.0, servers.endpoint))
+        assert len(servers.faults) > 95
+    finally:
+        servers.faults.clear()
+
+
+@pytest.mark.parametrize("fault", ["429 TooManyRequests", "400 RequestTimeout", "409 OperationAborted", "503 SlowDown"])
+@pytest.mark.parametrize("name", NAMES)
+def test_what_passes_is_tried_again(name, fault, servers, bucket, tmp_path):
+    operation = operations(tmp_path)[name]
+    bucket.put_object(Bucket="corpus", Key="one", Body=b"x" * 1000)
+    servers.faults[:] = [fault]
+    operation(S3Objects(30.0, 10.0, servers.endpoint))
+    assert servers.faults == []

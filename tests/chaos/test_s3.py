@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checkpoints in S3, on a real server that fails on purpose."""
 
+import json
+import zlib
+
 import boto3
 import pytest
 import torch
@@ -140,10 +143,11 @@ def test_a_checkpoint_of_many_files(io, servers, tmp_path):
     io.fetch_parts(path, tmp_path / "got")
     assert {name: (tmp_path / "got" / name).read_bytes() for name in files} == files
     s3 = boto3.client("s3", endpoint_url=servers.direct)
-    s3.put_object(Bucket=BUCKET, Key="many/a.ckpt/__0_0.distcp", Body=b"z" * 1000)
+    (part,) = (key for key in keys(s3, "many/") if key.endswith("__0_0.distcp"))
+    s3.put_object(Bucket=BUCKET, Key=part, Body=b"z" * 1000)
     with pytest.raises(CheckpointError, match="__0_0.distcp is corrupt: its checksum differs"):
         io.fetch_parts(path, tmp_path / "again")
-    s3.delete_object(Bucket=BUCKET, Key="many/a.ckpt/__0_0.distcp")
+    s3.delete_object(Bucket=BUCKET, Key=part)
     assert io.newest(folder, said.append) is None
     assert "a.ckpt is incomplete" in said[-1]
     for note in (b"{", b"{}", b'{"parts": {"a": 1}}', b"[]"):
@@ -152,3 +156,96 @@ def test_a_checkpoint_of_many_files(io, servers, tmp_path):
             io.fetch_parts(path, tmp_path / "again")
     io.remove_checkpoint(path)
     assert io.names(folder) == []
+
+
+def keys(s3, prefix):
+    return [one["Key"] for one in s3.list_objects_v2(Bucket=BUCKET, Prefix=prefix).get("Contents", [])]
+
+
+@pytest.mark.parametrize("more", [{}, {"longer": "x" * 5000}], ids=["same size", "other size"])
+def test_a_checkpoint_that_was_replaced_without_its_note_is_resumed_from(io, servers, more):
+    """As ``last.ckpt``, if the process was killed between the two: else its job would begin anew, or never start."""
+    path, s3 = f"s3://{BUCKET}/replaced/last.ckpt", boto3.client("s3", endpoint_url=servers.direct)
+    io.save_checkpoint({"global_step": 5}, path)
+    note = s3.get_object(Bucket=BUCKET, Key="replaced/last.ckpt.json")["Body"].read()
+    io.save_checkpoint({"global_step": 9, **more}, path)
+    s3.put_object(Bucket=BUCKET, Key="replaced/last.ckpt.json", Body=note)
+    assert io.newest(f"s3://{BUCKET}/replaced", print) == (path, 9)
+    assert io.load_checkpoint(path)["global_step"] == 9
+
+
+def test_a_replaced_checkpoint_is_read_as_data_only_unless_the_script_trusts_it(io, servers):
+    path, s3 = f"s3://{BUCKET}/objects/last.ckpt", boto3.client("s3", endpoint_url=servers.direct)
+    io.save_checkpoint({"global_step": 5}, path)
+    note = s3.get_object(Bucket=BUCKET, Key="objects/last.ckpt.json")["Body"].read()
+    io.save_checkpoint({"global_step": 9, "object": SignalAt(9, False)}, path)
+    s3.put_object(Bucket=BUCKET, Key="objects/last.ckpt.json", Body=note)
+    with pytest.raises(CheckpointError, match=f"^{path} is complete, but holds more.*HINT"):
+        io.newest(f"s3://{BUCKET}/objects", print)
+    assert io.newest(f"s3://{BUCKET}/objects", print, weights_only=False) == (path, 9)
+
+
+def test_a_corrupt_checkpoint_is_skipped_and_one_of_weights_only_too(io, servers):
+    s3, said = boto3.client("s3", endpoint_url=servers.direct), []
+    for name, step in (("a", 5), ("b", 7)):
+        io.save_checkpoint({"global_step": step, "w": torch.arange(100.0)}, f"s3://{BUCKET}/bad/{name}.ckpt")
+    io.save_checkpoint({"global_step": 9, "loops": {}, "state_dict": {}}, f"s3://{BUCKET}/bad/c.ckpt")
+    content = bytearray(s3.get_object(Bucket=BUCKET, Key="bad/b.ckpt")["Body"].read())
+    content[len(content) // 2] ^= 1
+    s3.put_object(Bucket=BUCKET, Key="bad/b.ckpt", Body=bytes(content))
+    assert io.newest(f"s3://{BUCKET}/bad", said.append) == (f"s3://{BUCKET}/bad/a.ckpt", 5)
+    assert said[0].startswith(f"s3://{BUCKET}/bad/b.ckpt (step 7) is damaged; skipping it")
+    assert said[1:] == [f"s3://{BUCKET}/bad/c.ckpt is incomplete; skipping it (it contains weights only)"]
+
+
+@pytest.mark.parametrize("fault", ["truncated", "flipped"])
+def test_a_checkpoint_that_changes_in_transit_is_read_again(io, servers, fault):
+    path = f"s3://{BUCKET}/transit/a.ckpt"
+    io.save_checkpoint({"global_step": 5, "w": torch.arange(100.0)}, path)
+    servers.requests.clear()
+    io.load_checkpoint(path)
+    reads = [number for number, one in enumerate(servers.requests) if one.startswith("GET") and one.endswith("/a.ckpt")]
+    servers.faults[:] = ["pass"] * reads[-1] + [fault]
+    assert io.load_checkpoint(path)["global_step"] == 5
+    assert servers.faults == []
+
+
+def test_a_checkpoint_of_many_files_is_replaced_at_once(io, servers, tmp_path):
+    """By one of as many processes, of fewer, and in place of a single file."""
+    folder, path, s3 = (
+        f"s3://{BUCKET}/again",
+        f"s3://{BUCKET}/again/a.ckpt",
+        boto3.client("s3", endpoint_url=servers.direct),
+    )
+
+    def send(letter, ranks):
+        for rank in range(ranks):
+            (tmp_path / f"__{rank}_0.distcp").write_text(letter * 1000)
+        return {f"__{rank}_0.distcp": io.put_part(path, tmp_path / f"__{rank}_0.distcp") for rank in range(ranks)}
+
+    io.save_checkpoint({"global_step": 1}, path)
+    io.finish_parts(path, 5, send("a", 4))
+    assert io.newest(folder, print) == (path, 5)
+    send("b", 1)  # killed before the others
+    assert io.newest(folder, print) == (path, 5)
+    io.fetch_parts(path, tmp_path / "old")
+    assert {file.read_text() for file in (tmp_path / "old").iterdir()} == {"a" * 1000}
+    io.finish_parts(path, 9, send("c", 2))
+    assert io.newest(folder, print) == (path, 9)
+    io.fetch_parts(path, tmp_path / "new")
+    assert {file.read_text() for file in (tmp_path / "new").iterdir()} == {"c" * 1000}
+    assert len(list((tmp_path / "new").iterdir())) == 2
+    assert len(keys(s3, "again/a.ckpt/")) == 3  # those of the complete one, and that of the killed
+    io.remove_checkpoint(path)
+    assert keys(s3, "again/") == []
+
+
+def test_a_checkpoint_of_an_earlier_version_is_read(io, servers, tmp_path):
+    """Whose parts had no folders of their own, and whose note says less."""
+    path, s3 = f"s3://{BUCKET}/earlier/a.ckpt", boto3.client("s3", endpoint_url=servers.direct)
+    s3.put_object(Bucket=BUCKET, Key="earlier/a.ckpt/meta.pt", Body=b"x" * 10)
+    facts = {"step": 3, "fits": 0, "size": 10, "crc32": 0, "parts": {"meta.pt": [10, zlib.crc32(b"x" * 10)]}}
+    s3.put_object(Bucket=BUCKET, Key="earlier/a.ckpt.json", Body=json.dumps(facts).encode())
+    assert io.newest(f"s3://{BUCKET}/earlier", print) == (path, 3)
+    io.fetch_parts(path, tmp_path)
+    assert (tmp_path / "meta.pt").read_bytes() == b"x" * 10

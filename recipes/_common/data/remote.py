@@ -14,7 +14,8 @@ from typing import Any
 
 from lightning_sagemaker.data.block_index import INDEX, SplitIndex, read_index
 from lightning_sagemaker.data.damage import DamagedDataError, DataReadError
-from lightning_sagemaker.data.s3_objects import SCHEME, MissingError, S3Objects, split_address
+from lightning_sagemaker.data.s3_errors import MissingError
+from lightning_sagemaker.data.s3_objects import SCHEME, S3Objects, split_address
 from lightning_sagemaker.recipes._common.data.cache import MANIFEST, all_files, settings_key
 from lightning_sagemaker.recipes._common.data.checksums import FAST, checksum_of, compare, find_change, find_damage
 from lightning_sagemaker.text_files import write_text

@@ -119,7 +119,7 @@ class AutoResume(AsMade, HasFolder, Callback):
 
     def _find(self, trainer: Trainer, folder: str) -> tuple[str, int] | None:
         if is_remote(folder):
-            return remote_io(trainer).newest(folder, rank_zero_info, self.fits)
+            return remote_io(trainer).newest(folder, rank_zero_info, self.fits, self._weights_only)
         found = find_checkpoint(folder, rank_zero_info, self._weights_only, self.fits)
         return None if found is None else (str(found.path), found.step)
 

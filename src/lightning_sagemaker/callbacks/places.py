@@ -24,7 +24,9 @@ class RemoteCheckpoints(Protocol):
     def names(self, folder: str) -> list[str]:
         """Names of the checkpoints in a folder."""
 
-    def newest(self, folder: str, report: Callable[[str], None], fits: int | None = None) -> tuple[str, int] | None:
+    def newest(
+        self, folder: str, report: Callable[[str], None], fits: int | None = None, weights_only: bool = True
+    ) -> tuple[str, int] | None:
         """URI and steps of the newest complete checkpoint, of the fit before which ``fits`` had completed."""
 
     def remove_checkpoint(self, path: PathLike) -> None:

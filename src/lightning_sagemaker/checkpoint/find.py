@@ -29,6 +29,8 @@ STATE = "lightning_sagemaker"
 """Entry that AutoResume adds to a checkpoint."""
 SUMS = "sums.json"
 """File in such a folder, if this package wrote it: size and checksum of each file."""
+WEIGHTS_ONLY = "it contains weights only"
+"""Why a checkpoint is not resumed from, as a message."""
 _BLOCK = 8 * 2**20
 """Bytes per read."""
 _OBJECTS = (
@@ -135,9 +137,14 @@ def _read_step(path: Path, weights_only: bool, hint: str) -> tuple[int, bool, in
             else f"{path} is complete, but cannot be loaded ({_first_line(error)}). HINT: this may be another version of"
             " the classes in it; move it elsewhere to resume from an older one."
         ) from error
-    if "loops" in content and "callbacks" not in content:
-        raise ValueError("it contains weights only")
+    if holds_weights_only(content):
+        raise ValueError(WEIGHTS_ONLY)
     return int(content["global_step"]), STATE in content, fits_before(content)
+
+
+def holds_weights_only(content: Checkpoint) -> bool:
+    """Whether a checkpoint of Lightning's Trainer has no state to resume from."""
+    return "loops" in content and "callbacks" not in content
 
 
 def fits_before(content: Checkpoint) -> int:

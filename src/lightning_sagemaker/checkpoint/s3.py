@@ -5,25 +5,26 @@ from __future__ import annotations
 
 import functools
 import io
-import json
 import os
 import random
+import secrets
+import tempfile
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Protocol, TypeVar, cast
+from typing import IO, TYPE_CHECKING, TypeVar, cast
 
 import torch
 from typing_extensions import override
 
 from lightning_sagemaker._lightning import CheckpointIO, rank_zero_warn
 from lightning_sagemaker.checkpoint.atomic_write import CheckpointError
-from lightning_sagemaker.checkpoint.find import fits_before, of_other_fits
+from lightning_sagemaker.checkpoint.find import WEIGHTS_ONLY, find_checkpoint, of_other_fits
+from lightning_sagemaker.checkpoint.s3_client import Counted, Listed, make_client
+from lightning_sagemaker.checkpoint.s3_note import Note, decode, is_whole, note_of
 
 if TYPE_CHECKING:
-    from s3torchconnector._s3client import S3Client
-
     from lightning_sagemaker._types import Checkpoint, MapLocation, PathLike
 
 
@@ -70,7 +71,7 @@ class S3CheckpointIO(CheckpointIO):
             raise CheckpointError("S3CheckpointIO needs the region of the bucket. HINT: set region, or AWS_REGION.")
         self._attempts, self._pause = attempts, pause
         # Other servers rarely support bucket names as host names.
-        self._client = _make_client(region, endpoint, {"force_path_style": endpoint is not None, **(options or {})})
+        self._client = make_client(region, endpoint, {"force_path_style": endpoint is not None, **(options or {})})
 
     @override
     def save_checkpoint(self, checkpoint: Checkpoint, path: PathLike, storage_options: object = None) -> None:
@@ -82,18 +83,17 @@ class S3CheckpointIO(CheckpointIO):
         """
         bucket, key = split_address(path)
 
-        def write() -> dict[str, int]:
+        def write() -> Note:
             with self._client.put_object(bucket, key) as stream:
-                counted = _Counted(stream)
+                counted = Counted(stream)
                 torch.save(checkpoint, cast(IO[bytes], counted))
-            size = self._client.head_object(bucket, key).size
-            if size != counted.size:
-                raise OSError(f"received {size} of {counted.size} bytes")
-            about = {"step": int(checkpoint.get("global_step", 0)), "fits": fits_before(checkpoint)}
-            return {**about, "size": counted.size, "crc32": counted.crc}
+            head = self._client.head_object(bucket, key)
+            if head.size != counted.size:
+                raise OSError(f"received {head.size} of {counted.size} bytes")
+            return note_of(checkpoint, counted.size, counted.crc, head.etag)
 
         note = self._try(write, f"write {path}")
-        self._try(lambda: self._put(bucket, key + _NOTE, json.dumps(note).encode()), f"write {path}{_NOTE}")
+        self._try(lambda: self._put(bucket, key + _NOTE, note.encode()), f"write {path}{_NOTE}")
 
     @override
     def load_checkpoint(
@@ -106,11 +106,17 @@ class S3CheckpointIO(CheckpointIO):
 
         """
         bucket, key = split_address(path)
-        content = self._try(lambda: self._get(bucket, key), f"read {path}")
         is_noted = key + _NOTE in self._try(lambda: self._list(bucket, key + _NOTE), f"list {path}{_NOTE}")
         note = self._note(bucket, key, is_noted)
-        if note is not None and (len(content), zlib.crc32(content)) != (note["size"], note["crc32"]):
+
+        def read() -> bytes:
+            content = self._get(bucket, key)
+            # A writer that was killed, or a second one, leaves an object that is intact next to the note of another.
+            if note is None or note.describes(content) or is_whole(content):
+                return content
             raise CheckpointError(f"{path} is corrupt: its checksum differs. HINT: use an older one.")
+
+        content = self._try(read, f"read {path}")
         is_data = True if weights_only is None else weights_only
         found: Checkpoint = torch.load(io.BytesIO(content), map_location=map_location or "cpu", weights_only=is_data)
         return found
@@ -119,29 +125,33 @@ class S3CheckpointIO(CheckpointIO):
     def remove_checkpoint(self, path: PathLike) -> None:
         """Remove a checkpoint, starting with the object without which it is incomplete."""
         bucket, key = split_address(path)
-        parts = self._try(lambda: self._list(bucket, f"{key}/"), f"list {path}")
-        for name in (key + _NOTE, *(parts or (key,))):
+        parts = self._try(lambda: self._list(bucket, f"{key}/", ""), f"list {path}")
+        for name in (key + _NOTE, key, *parts):
             self._try(functools.partial(self._client.delete_object, bucket, name), f"remove {path}")
 
     def put_part(self, path: str, file: Path) -> list[int]:
         """Write one file of a checkpoint with several files, such as a sharded one.
+
+        It does not replace the file of an earlier checkpoint with the same URI, which is complete until
+        :meth:`finish_parts`.
 
         Args:
             path: URI of the checkpoint.
             file: Local file; its name is kept.
 
         Returns:
-            Size in bytes and checksum of the file.
+            Size in bytes and checksum of the file, and the number of the folder that it is in.
 
         """
         bucket, key = split_address(path)
+        number = secrets.randbits(48)  # of the system: scripts seed all processes alike
 
         def write() -> list[int]:
-            with file.open("rb") as source, self._client.put_object(bucket, f"{key}/{file.name}") as stream:
-                counted = _Counted(stream)
+            with file.open("rb") as source, self._client.put_object(bucket, f"{key}/{number}/{file.name}") as stream:
+                counted = Counted(stream)
                 while block := source.read(_BLOCK):
                     counted.write(block)
-            return [counted.size, counted.crc]
+            return [counted.size, counted.crc, number]
 
         return self._try(write, f"write {path}/{file.name}")
 
@@ -156,9 +166,13 @@ class S3CheckpointIO(CheckpointIO):
 
         """
         bucket, key = split_address(path)
-        size = sum(size for size, _ in parts.values())
-        note = {"step": step, "fits": fits, "size": size, "crc32": 0, "parts": parts}
-        self._try(lambda: self._put(bucket, key + _NOTE, json.dumps(note).encode()), f"write {path}{_NOTE}")
+        noted = key + _NOTE in self._try(lambda: self._list(bucket, key + _NOTE), f"list {path}{_NOTE}")
+        before = self._note(bucket, key, noted)
+        note = Note(step, sum(facts[0] for facts in parts.values()), 0, fits, parts=parts)
+        self._try(lambda: self._put(bucket, key + _NOTE, note.encode()), f"write {path}{_NOTE}")
+        old = {name for name, *_ in before.keys(key).values()} if before is not None else set()
+        for name in sorted(old - {name for name, *_ in note.keys(key).values()}):
+            self._try(functools.partial(self._client.delete_object, bucket, name), f"remove {path}")
 
     def fetch_parts(self, path: str, folder: Path) -> None:
         """Download all files of such a checkpoint into a folder.
@@ -169,11 +183,24 @@ class S3CheckpointIO(CheckpointIO):
         """
         bucket, key = split_address(path)
         content = self._try(lambda: self._get(bucket, key + _NOTE), f"read {path}{_NOTE}")
+        try:
+            note = decode(content)
+            if note.parts is None:
+                raise ValueError("it lists no parts")
+        except ValueError as error:
+            raise CheckpointError(
+                f"{path}{_NOTE} is not a valid checkpoint index ({error}). HINT: use an older one."
+            ) from error
         folder.mkdir(parents=True, exist_ok=True)
-        for name, (size, crc) in _parts(f"{path}{_NOTE}", content).items():
-            content = self._try(functools.partial(self._get, bucket, f"{key}/{name}"), f"read {path}/{name}")
-            if (len(content), zlib.crc32(content)) != (size, crc):
+
+        def read(name: str, part: str, facts: tuple[int, int]) -> bytes:
+            content = self._get(bucket, part)
+            if (len(content), zlib.crc32(content)) != facts:
                 raise CheckpointError(f"{path}/{name} is corrupt: its checksum differs. HINT: use an older one.")
+            return content
+
+        for name, (part, size, crc) in note.keys(key).items():
+            content = self._try(functools.partial(read, name, part, (size, crc)), f"read {path}/{name}")
             (folder / Path(name).name).write_bytes(content)
 
     def names(self, folder: str) -> list[str]:
@@ -183,51 +210,80 @@ class S3CheckpointIO(CheckpointIO):
         keys = self._try(lambda: self._list(bucket, prefix), f"list {folder}")
         return sorted({key[len(prefix) :].removesuffix(_NOTE) for key in keys})
 
-    def newest(self, folder: str, report: Callable[[str], None], fits: int | None = None) -> tuple[str, int] | None:
+    def newest(
+        self, folder: str, report: Callable[[str], None], fits: int | None = None, weights_only: bool = True
+    ) -> tuple[str, int] | None:
         """URI and steps of the complete checkpoint in a folder with the most steps; None if there is none.
 
         Args:
             folder: ``s3://bucket/prefix``.
             report: Called with a message for each checkpoint that cannot be used.
             fits: Consider only checkpoints of the fit before which the script had completed this many. None for all.
+            weights_only: Load data only, where a checkpoint has to be read. ``False`` allows it to run code.
 
         """
         bucket, prefix = split_address(folder)
         prefix = f"{prefix.rstrip('/')}/" if prefix else ""
-        sizes = self._try(lambda: self._list(bucket, prefix), f"list {folder}")
-        found: list[tuple[int, str]] = []
+        objects = self._try(lambda: self._list(bucket, prefix), f"list {folder}")
+        found: list[tuple[int, bool, str]] = []
         others = []
-        for key in sorted({key.removesuffix(_NOTE) for key in sizes}):
+        for key in sorted({key.removesuffix(_NOTE) for key in objects}):
             if not key.endswith(".ckpt"):
                 continue
-            note = self._note(bucket, key, key + _NOTE in sizes)
-            size = sizes.get(key)
-            if note is not None and size is None:
-                size = sum(self._try(functools.partial(self._list, bucket, f"{key}/"), f"list {key}").values())
-            if note is None or note["size"] != size:
-                report(f"{SCHEME}{bucket}/{key} is incomplete; skipping it")
-            elif fits not in (None, note["fits"]):
+            note = self._usable(bucket, key, objects, report, weights_only)
+            if note is not None and fits not in (None, note.fits):
                 others.append(key.rpartition("/")[2])
-            else:
-                found.append((note["step"], key))
+            elif note is not None:
+                found.append((note.step, note.exact, key))
         if others:
             report(of_other_fits(folder, others))
-        return (f"{SCHEME}{bucket}/{max(found)[1]}", max(found)[0]) if found else None
+        return (f"{SCHEME}{bucket}/{max(found)[2]}", max(found)[0]) if found else None
 
-    def _note(self, bucket: str, key: str, exists: bool) -> dict[str, int] | None:
+    def _usable(
+        self, bucket: str, key: str, objects: Mapping[str, Listed], report: Callable[[str], None], data: bool
+    ) -> Note | None:
+        """The note of a complete checkpoint from which a run can resume; None, and a message, for any other."""
+        address, there = f"{SCHEME}{bucket}/{key}", objects.get(key)
+        note = self._note(bucket, key, key + _NOTE in objects)
+        if note is not None and note.parts is not None:
+            parts = self._try(lambda: self._list(bucket, f"{key}/", ""), f"list {address}")
+            is_whole = all(name in parts and parts[name].size == size for name, size, _ in note.keys(key).values())
+        elif note is not None and there is not None:
+            is_whole = True
+            if there.size != note.size or note.etag not in ("", there.etag):  # replaced, without its note
+                return self._inspected(bucket, key, report, data)
+        else:
+            is_whole = False
+        if note is None or not is_whole or note.weights:
+            report(f"{address} is incomplete; skipping it" + (f" ({WEIGHTS_ONLY})" if note and note.weights else ""))
+            return None
+        return note
+
+    def _inspected(self, bucket: str, key: str, report: Callable[[str], None], data: bool) -> Note | None:
+        """As :meth:`_usable`, from the checkpoint itself."""
+        address = f"{SCHEME}{bucket}/{key}"
+        with tempfile.TemporaryDirectory() as folder:
+            copy = Path(folder, "copy.ckpt")
+            copy.write_bytes(self._try(lambda: self._get(bucket, key), f"read {address}"))
+            try:
+                found = find_checkpoint(folder, lambda text: report(text.replace(str(copy), address)), data)
+            except CheckpointError as error:
+                raise CheckpointError(str(error).replace(str(copy), address)) from error
+        return None if found is None else Note(found.step, 0, 0, found.fits, exact=found.exact)
+
+    def _note(self, bucket: str, key: str, exists: bool) -> Note | None:
         """The object next to a checkpoint; None if it is missing or foreign. Raises if it cannot be read."""
         if not exists:
             return None
         content = self._try(lambda: self._get(bucket, key + _NOTE), f"read {SCHEME}{bucket}/{key}{_NOTE}")
         try:
-            note = json.loads(content)
-            return {"fits": int(note.get("fits", 0)), **{name: int(note[name]) for name in ("step", "size", "crc32")}}
-        except (ValueError, KeyError, TypeError):
+            return decode(content)
+        except ValueError:
             return None
 
-    def _list(self, bucket: str, prefix: str) -> dict[str, int]:
-        pages = self._client.list_objects(bucket, prefix, "/")
-        return {info.key: info.size for page in pages for info in page.object_info}
+    def _list(self, bucket: str, prefix: str, delimiter: str = "/") -> dict[str, Listed]:
+        pages = self._client.list_objects(bucket, prefix, delimiter)
+        return {info.key: info for page in pages for info in page.object_info}
 
     def _get(self, bucket: str, key: str) -> bytes:
         return self._client.get_object(bucket, key).read()
@@ -241,6 +297,8 @@ class S3CheckpointIO(CheckpointIO):
             try:
                 return action()
             except Exception as error:
+                if attempt == self._attempts and isinstance(error, CheckpointError):
+                    raise
                 if attempt == self._attempts:
                     raise CheckpointError(
                         f"could not {what} in {attempt} attempts ({type(error).__name__}: {error}). HINT: check the bucket's"
@@ -251,40 +309,6 @@ class S3CheckpointIO(CheckpointIO):
                 rank_zero_warn(f"Attempt {attempt} to {what} failed ({error}); the next in {wait:.1f} s.")
                 time.sleep(wait)
         raise AssertionError("unreachable")
-
-
-class _Stream(Protocol):
-    """A stream that an object is written to."""
-
-    def write(self, data: bytes) -> object: ...
-
-
-class _Counted:
-    """A stream that counts its bytes and computes their checksum."""
-
-    def __init__(self, stream: _Stream) -> None:
-        self._stream = stream
-        self.size = self.crc = 0
-
-    def write(self, data: bytes | memoryview) -> int:
-        content = bytes(data)
-        self.size += len(content)
-        self.crc = zlib.crc32(content, self.crc)
-        self._stream.write(content)
-        return len(content)
-
-    def flush(self) -> None:
-        pass
-
-
-def _parts(address: str, content: bytes) -> dict[str, tuple[int, int]]:
-    """Size and checksum of each part, from the object next to a checkpoint."""
-    try:
-        return {name: (int(size), int(crc)) for name, (size, crc) in json.loads(content)["parts"].items()}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CheckpointError(
-            f"{address} is not a valid checkpoint index ({type(error).__name__}: {error}). HINT: use an older one."
-        ) from error
 
 
 def split_address(path: PathLike) -> tuple[str, str]:
@@ -301,14 +325,3 @@ def split_address(path: PathLike) -> tuple[str, str]:
             f"{text!r} is not an S3 address. HINT: write s3://bucket/key, as a string and not as a Path."
         )
     return bucket, key
-
-
-def _make_client(region: str, endpoint: str | None, options: dict[str, Any]) -> S3Client:
-    try:
-        from s3torchconnector import S3ClientConfig
-        from s3torchconnector._s3client import S3Client
-    except ImportError as error:
-        raise CheckpointError(
-            "S3CheckpointIO needs s3torchconnector. HINT: pip install 'lightning-sagemaker[s3]'."
-        ) from error
-    return S3Client(region, endpoint=endpoint, s3client_config=S3ClientConfig(**options))

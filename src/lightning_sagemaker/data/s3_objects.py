@@ -19,6 +19,7 @@ from typing import Any, Protocol, TypedDict, TypeVar
 
 from lightning_sagemaker.data.damage import DamagedDataError, DataReadError
 from lightning_sagemaker.data.direct_reads import DirectReads
+from lightning_sagemaker.data.s3_errors import EXPIRED, MissingError, advice, code_of, done, raise_if_final, shorter
 
 SCHEME = "s3://"
 
@@ -27,18 +28,6 @@ _CHECKSUM = "crc32"
 """Key of the checksum in an object's metadata."""
 _PAUSES = (0.1, 10.0)
 """Seconds before the second attempt, doubled for each further one; and their maximum."""
-
-_MISSING = {"NoSuchKey", "NoSuchBucket", "404", "NotFound"}
-_TOO_SHORT = {"InvalidRange", "416"}
-_EXPIRED = {"ExpiredToken", "ExpiredTokenException", "RequestExpired", "InvalidToken", "TokenRefreshRequired"}
-_REFUSED = {
-    "AccessDenied",
-    "403",
-    "InvalidAccessKeyId",
-    "SignatureDoesNotMatch",
-    "AllAccessDisabled",
-    "PermanentRedirect",
-}
 
 T = TypeVar("T")
 
@@ -156,7 +145,7 @@ class S3Objects:
         parts = []
         whole = str(answer.get("ContentRange", "")).rpartition("/")[2]
         if end is not None and whole.isdigit() and int(whole) < end:
-            raise DamagedDataError(_shorter(f"{SCHEME}{bucket}/{key}"))
+            raise DamagedDataError(shorter(f"{SCHEME}{bucket}/{key}"))
         for part in answer["Body"].iter_chunks(_CHUNK):
             parts.append(part)
             if time.monotonic() > until:
@@ -168,10 +157,17 @@ class S3Objects:
 
     def checksum(self, bucket: str, key: str) -> tuple[int, str] | None:
         """Bytes of an object, and the checksum that was passed to :meth:`upload`; None if there is no such object."""
+
+        def head(clients: _Clients, _: float) -> Mapping[str, Any]:
+            try:
+                return clients.client.head_object(Bucket=bucket, Key=key)
+            except Exception as error:
+                if code_of(error) in ("400", "403"):  # has no body that says why, unlike the response to a GET
+                    clients.client.get_object(Bucket=bucket, Key=key)["Body"].close()
+                raise
+
         try:
-            found = self._try(
-                lambda clients, _: clients.client.head_object(Bucket=bucket, Key=key), f"{SCHEME}{bucket}/{key}"
-            )
+            found = self._try(head, f"{SCHEME}{bucket}/{key}")
         except MissingError:
             return None
         return int(found["ContentLength"]), str(found["Metadata"].get(_CHECKSUM))
@@ -198,12 +194,18 @@ class S3Objects:
     def upload(self, file: Path, bucket: str, key: str, checksum: str) -> None:
         """Write a file to an object, in parts if it is large; the object appears once it is complete."""
         options = {"Metadata": {_CHECKSUM: checksum}}
-        self._try(
-            lambda clients, _: clients.client.upload_file(str(file), bucket, key, ExtraArgs=options),
-            f"{SCHEME}{bucket}/{key}",
-        )
 
-    def _try(self, attempt: Callable[[_Clients, float], T], address: str) -> T:
+        def send(clients: _Clients, _: float) -> None:
+            from boto3.exceptions import S3UploadFailedError
+
+            try:
+                clients.client.upload_file(str(file), bucket, key, ExtraArgs=options)
+            except S3UploadFailedError as error:
+                raise error.__context__ or error from None  # the server's error, which it wraps
+
+        self._try(send, f"{SCHEME}{bucket}/{key}", is_read=False)
+
+    def _try(self, attempt: Callable[[_Clients, float], T], address: str, is_read: bool = True) -> T:
         until, pause, attempts = time.monotonic() + self._deadline, _PAUSES[0], 0
         while True:
             attempts += 1
@@ -211,15 +213,15 @@ class S3Objects:
             try:
                 return attempt(clients, until)
             except Exception as error:
-                _raise_if_final(error, address)
+                raise_if_final(error, address, is_read)
                 wait = pause * random.uniform(0.5, 1.5)
                 if time.monotonic() + wait > until:
                     raise DataReadError(
-                        f"{address} could not be read in {attempts} attempts and {self._deadline:.0f} s"
-                        f" ({type(error).__name__}: {error}). HINT: {_advice(error)}"
+                        f"{address} could not be {done(is_read)} in {attempts} attempts and {self._deadline:.0f} s"
+                        f" ({type(error).__name__}: {error}). HINT: {advice(error)}"
                     ) from error
                 _log.debug("%s: attempt %d failed (%s), retrying in %.1f s", address, attempts, error, wait)
-                if _code(error) in _EXPIRED and self._found is clients:  # not if another thread has created new ones
+                if code_of(error) in EXPIRED and self._found is clients:  # not if another thread has created new ones
                     self._found = None  # a new session rereads credentials from files and variables
                 time.sleep(wait)
                 pause = min(2 * pause, _PAUSES[1])
@@ -234,54 +236,12 @@ class S3Objects:
         return found
 
 
-class MissingError(DamagedDataError):
-    """There is no such object."""
-
-
 def split_address(address: str) -> tuple[str, str]:
     """Split an address into bucket and key, without a trailing slash."""
     bucket, _, key = address.removeprefix(SCHEME).partition("/")
     if not address.startswith(SCHEME) or not bucket:
         raise DataReadError(f"{address!r} is not an S3 address. HINT: write s3://bucket/prefix.")
     return bucket, key.rstrip("/")
-
-
-def _raise_if_final(error: Exception, address: str) -> None:
-    """Raise errors that a retry cannot fix."""
-    from botocore.exceptions import NoCredentialsError, NoRegionError, ParamValidationError
-
-    code = _code(error)
-    if code in _MISSING:
-        raise MissingError(
-            f"{address} is missing ({code}). HINT: list it with `aws s3 ls`; copy all of the data again."
-        ) from error
-    if code in _TOO_SHORT:
-        raise DamagedDataError(_shorter(address)) from error
-    if code in _REFUSED or isinstance(error, (NoCredentialsError, NoRegionError, ParamValidationError)):
-        raise DataReadError(
-            f"{address} cannot be read ({code or type(error).__name__}: {error}). HINT: the role needs s3:GetObject on it,"
-            " and s3:ListBucket on its bucket to tell missing from forbidden; check the bucket's name and region."
-        ) from error
-    if isinstance(error, (DataReadError, TypeError, AttributeError, ImportError)):
-        raise error
-
-
-def _shorter(address: str) -> str:
-    return f"{address} is truncated. HINT: copy it again from its source, or prepare again."
-
-
-def _advice(error: Exception) -> str:
-    code = _code(error)
-    if code in _EXPIRED:
-        return "the credentials have expired and are not renewed; use a role or a profile."
-    if code == "RequestTimeTooSkewed":
-        return "this machine's clock is wrong; set it."
-    return "check the network, the VPC's S3 endpoint, and the request rate of the prefix."
-
-
-def _code(error: Exception) -> str | None:
-    response = getattr(error, "response", None)
-    return str(response.get("Error", {}).get("Code")) if isinstance(response, dict) else None
 
 
 def _make_clients(timeout: float, endpoint: str | None) -> _Clients:
