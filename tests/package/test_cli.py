@@ -33,3 +33,31 @@ def test_a_mistake_is_one_sentence(command, tmp_path, monkeypatch, capsys):
 def test_a_recipe_shows_its_errors_itself(capsys):
     assert cli.main(["run", "absent"]) == 2
     assert capsys.readouterr().err.startswith("lightning-sagemaker run: error: unknown recipe 'absent'. HINT: ")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["cp", "albert-mlm", "file/copy"],
+        ["image", "file", "--region", "us-east-1"],
+        ["demo", "--root", "file"],
+        ["doctor", "--goodput", "file/x"],
+    ],
+)
+def test_a_place_that_cannot_be_used_is_one_sentence(words, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    assert cli.main(words) == 2
+    printed = capsys.readouterr().err
+    assert printed.startswith(f"lightning-sagemaker {words[0]}: error: ")
+    assert "file" in printed
+    assert "HINT: " in printed
+    assert printed.count("\n") == 1
+
+
+def test_an_unknown_option_is_shown_with_the_usage_of_its_command(capsys):
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(["template", "role", "--absent"])
+    printed = capsys.readouterr().err
+    assert printed.startswith("usage: lightning-sagemaker template ")
+    assert "lightning-sagemaker template: error: unrecognized arguments: --absent" in printed
