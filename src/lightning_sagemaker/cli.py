@@ -3,12 +3,13 @@
 
 A command's module has ``HELP``, ``add_arguments(parser)`` and ``main(arguments) -> exit code`` and imports neither
 torch nor Lightning at module level, so that help is instant. What ``main`` raises for a user's mistake is shown here, with
-exit code 2; a recipe decides itself how it shows its errors.
+exit code 2, and so is a file or folder that cannot be read or written; a recipe decides itself how it shows its errors.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -54,7 +55,7 @@ def build_parser() -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=module.HELP, description=module.__doc__)
         command.formatter_class = argparse.RawDescriptionHelpFormatter
         module.add_arguments(command)
-        command.set_defaults(run_command=module.main, name_of_command=name)  # names that no option has
+        command.set_defaults(run_command=module.main, parser_of_command=command)  # names that no option has
     return parser
 
 
@@ -68,16 +69,27 @@ def _main(arguments: Sequence[str] | None) -> int:
     parser = build_parser()
     parsed, rest = parser.parse_known_args(arguments)
     if rest and not hasattr(parsed, "script_arguments"):
-        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+        parsed.parser_of_command.error(f"unrecognized arguments: {' '.join(rest)}")
     if hasattr(parsed, "script_arguments"):
         parsed.script_arguments = rest
     try:
         return int(parsed.run_command(parsed))
-    except (CommandError, SageMakerJobError) as error:
-        if parsed.run_command is run.main:
+    except (CommandError, SageMakerJobError, OSError) as error:
+        sentence = _about_file(error) if isinstance(error, OSError) else str(error)
+        if parsed.run_command is run.main or sentence is None:
             raise
-        print(f"lightning-sagemaker {parsed.name_of_command}: error: {error}", file=sys.stderr)
+        print(f"{parsed.parser_of_command.prog}: error: {sentence}", file=sys.stderr)
         return 2
+
+
+def _about_file(error: OSError) -> str | None:
+    """What to do about a file or folder that cannot be used; None for other errors of the system."""
+    path = error.filename2 or error.filename
+    if error.errno is None or not isinstance(path, (str, bytes, os.PathLike)):
+        return None
+    return (
+        f"{os.fsdecode(path)!r}: {error.strerror}. HINT: give a path that exists, or that can be created and written."
+    )
 
 
 if __name__ == "__main__":

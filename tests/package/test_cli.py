@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A user's mistake is one sentence, whichever command meets it."""
 
+import shlex
+
 import pytest
 
 from lightning_sagemaker import cli
@@ -33,3 +35,68 @@ def test_a_mistake_is_one_sentence(command, tmp_path, monkeypatch, capsys):
 def test_a_recipe_shows_its_errors_itself(capsys):
     assert cli.main(["run", "absent"]) == 2
     assert capsys.readouterr().err.startswith("lightning-sagemaker run: error: unknown recipe 'absent'. HINT: ")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["cp", "albert-mlm", "file/copy"],
+        ["image", "file", "--region", "us-east-1"],
+        ["demo", "--root", "file"],
+        ["doctor", "--goodput", "file/x"],
+    ],
+)
+def test_a_place_that_cannot_be_used_is_one_sentence(words, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    assert cli.main(words) == 2
+    printed = capsys.readouterr().err
+    assert printed.startswith(f"lightning-sagemaker {words[0]}: error: ")
+    assert "file" in printed
+    assert "HINT: " in printed
+    assert printed.count("\n") == 1
+
+
+def test_an_unknown_option_is_shown_with_the_usage_of_its_command(capsys):
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(["template", "role", "--absent"])
+    printed = capsys.readouterr().err
+    assert printed.startswith("usage: lightning-sagemaker template ")
+    assert "lightning-sagemaker template: error: unrecognized arguments: --absent" in printed
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["image", "--account", "12345"], "12 digits"),
+        (["image", "--account", ""], "12 digits"),
+        (["image", "--name", "Bad Name"], "lowercase"),
+        (["image", "--name", "a--b/c__d/"], "lowercase"),
+        (["doctor", "--json", "--preflight"], "--preflight and --json were set"),
+        (["doctor", "--preflight", "--goodput", "x"], "--goodput and --preflight were set"),
+        (
+            ["launch", "albert-mlm", "--yes", "--rehearse-set", "max_steps=3"],
+            "--rehearse-set was set without --rehearse",
+        ),
+        (["launch", "albert-mlm", "--rehearse-hosts", "1"], "--rehearse-hosts was set without --rehearse"),
+        (["launch", "albert-mlm", "--inference-image", "x"], "--inference-image was set without --register"),
+        (["supervise", "--coordinator", "h:99999", "--hosts", "2", __file__], "ports go from 1 to 65535"),
+        (["supervise", "."], ". is not a file"),
+    ],
+)
+def test_values_that_would_have_no_effect_or_the_wrong_one(words, said, monkeypatch, tmp_path, capsys):
+    monkeypatch.setenv("SM_NUM_GPUS", "0")
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(words) == 2
+    printed = capsys.readouterr().err
+    assert said in printed
+    assert "HINT: " in printed
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_commands_for_an_image_can_be_pasted(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["image", "my image", "--region", "us-east-1", "--name", "team/a--b__c.d"]) == 0
+    build = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("docker build "))
+    assert shlex.split(build)[-1] == "my image"
+    assert shlex.split(build)[-2].endswith("/team/a--b__c.d:" + build.split()[3].rpartition(":")[2])

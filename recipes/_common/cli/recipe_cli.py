@@ -23,6 +23,7 @@ from lightning_sagemaker.loggers.address import keep_password
 from lightning_sagemaker.rank import is_rank_zero
 from lightning_sagemaker.recipes._common.cli import gradients
 from lightning_sagemaker.recipes._common.cli.arguments import explained, normalize
+from lightning_sagemaker.recipes._common.cli.config_files import check_configs
 from lightning_sagemaker.recipes._common.cli.console import show_information
 from lightning_sagemaker.recipes._common.cli.hosts import check_num_nodes
 from lightning_sagemaker.recipes._common.cli.precision import automatic_precision
@@ -64,6 +65,7 @@ class RecipeCLI(LightningCLI):
         tune_allocator()
         given = sys.argv[1:] if arguments is None else arguments
         args = normalize(given, recipe.names, recipe.folder)
+        check_configs(args)
         self._wanted = args[0]
         self._folders: RunFolders | None = None
         self._options: LightningArgumentParser | None = None

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lightning_sagemaker.errors import LaunchError
+from lightning_sagemaker.option_types import integer, seconds
 
 if TYPE_CHECKING:
     from lightning_sagemaker.bench.breakdown import Breakdown
@@ -77,7 +78,7 @@ def _add_sweep(parser: argparse.ArgumentParser, kind: str) -> None:
     add("--network", nargs="+", default=[], metavar="netns:RATE", help="limit the hosts' bandwidth (needs root)")
     add(
         "--samples",
-        type=int,
+        type=integer(1),
         metavar="N",
         help=f"samples that each case trains on (default: {_STEPS[kind]} steps of the largest)",
     )
@@ -89,7 +90,7 @@ def _add_sweep(parser: argparse.ArgumentParser, kind: str) -> None:
         help="number of times that all cases are run, in turn (default: 2)",
     )
     add("--no-breakdown", action="store_true", help="skip each case's extra run with torch's profiler")
-    add("--timeout", type=float, default=600.0, metavar="SECONDS", help="time limit of a run (default: 600)")
+    add("--timeout", type=seconds, default=600.0, metavar="SECONDS", help="time limit of a run (default: 600)")
     add("--output", type=Path, metavar="DIR", help="default: runs/bench-TIME, in a training job the model's folder")
 
 

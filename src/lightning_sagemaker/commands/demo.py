@@ -19,6 +19,7 @@ from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
 
+from lightning_sagemaker.option_types import integer
 from lightning_sagemaker.recipe_packages import has_packages
 
 HELP = "pretrain a tiny ALBERT on two simulated hosts"
@@ -35,9 +36,19 @@ _TIME_LIMIT = 600
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of ``lightning-sagemaker demo``."""
-    parser.add_argument("--root", type=Path, default=Path("runs/demo"), help="output folder (%(default)s)")
-    parser.add_argument("--hosts", type=int, default=2, help="simulated hosts (%(default)s)")
-    parser.add_argument("--processes-per-host", type=int, default=1, help="(%(default)s)")
+    parser.add_argument(
+        "--root", type=Path, default=Path("runs/demo"), metavar="DIR", help="output folder (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--hosts", type=integer(1), default=2, metavar="N", help="simulated hosts (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--processes-per-host",
+        type=integer(1),
+        default=1,
+        metavar="N",
+        help="ranks on each host (default: %(default)s)",
+    )
     parser.add_argument("--no-baseline", action="store_true", help="skip the single-process baseline")
 
 

@@ -55,15 +55,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Print the report; the exit code is 1 if the job cannot be read or a trial fails."""
+    _check_together(arguments)
     if arguments.preflight:
         return _print_preflight()
     if arguments.goodput is not None:
         return _print_goodput(arguments.goodput, arguments.output)
-    if arguments.output is not None:
-        raise CommandError("--output was set without --goodput, the only report that is drawn. HINT: leave it out.")
     report = examine(quick=arguments.quick)
     print(json.dumps(report, indent=2) if arguments.json else "\n".join(_lines(report)))
     return 1 if "error" in report or any(trial["problems"] for trial in report["trials"]) else 0
+
+
+def _check_together(arguments: argparse.Namespace) -> None:
+    given = [name for name in ("goodput", "preflight", "quick", "json") if getattr(arguments, name)]
+    if len(given) > 1 and given != ["quick", "json"]:
+        words = " and ".join(f"--{name}" for name in given)
+        raise CommandError(f"{words} were set. HINT: only --quick and --json go together; choose one report.")
+    if arguments.output is not None and arguments.goodput is None:
+        raise CommandError("--output was set without --goodput, the only report that is drawn. HINT: leave it out.")
 
 
 def _print_preflight() -> int:

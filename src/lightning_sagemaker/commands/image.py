@@ -8,9 +8,15 @@ starts without installing anything, or without network access.
 from __future__ import annotations
 
 import argparse
+import re
+import shlex
 from pathlib import Path
 
 HELP = "prepare a training image of your own"
+
+_PART = r"[a-z0-9]+(?:(?:\.|__?|-+)[a-z0-9]+)*"
+_REPOSITORY = re.compile(rf"(?=.{{2,256}}$){_PART}(?:/{_PART})*")
+"""What ECR's CreateRepository accepts as ``repositoryName``."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,6 +51,13 @@ def prepare(arguments: argparse.Namespace) -> list[str]:
     from lightning_sagemaker.launch.source.bundle import REQUIREMENTS, check_requirements
     from lightning_sagemaker.launch.source.wheel import make_wheel
 
+    if not re.fullmatch(r"\d{12}", arguments.account):
+        raise LaunchError(f"--account {arguments.account!r} was given. HINT: an account's number has 12 digits.")
+    if not _REPOSITORY.fullmatch(arguments.name):
+        raise LaunchError(
+            f"--name {arguments.name!r} was given. HINT: a repository's name has 2 to 256 lowercase letters and digits,"
+            " separated by dashes, dots, slashes or underscores."
+        )
     region = arguments.region or own_region()
     base = find_image(region, arguments.instance_type, arguments.pytorch_version).uri
     text = ""
@@ -66,7 +79,7 @@ def prepare(arguments: argparse.Namespace) -> list[str]:
     login = f"aws ecr get-login-password --region {region} | docker login --username AWS --password-stdin"
     return [
         f"{login} {theirs}",
-        f"docker build --build-arg BASE_IMAGE={base} --tag {image} {folder}",
+        f"docker build --build-arg BASE_IMAGE={base} --tag {image} {shlex.quote(str(folder))}",
         f"aws ecr create-repository --region {region} --repository-name {arguments.name}",
         f"{login} {own}",
         f"docker push {image}",

@@ -5,16 +5,20 @@ from __future__ import annotations
 
 import argparse
 
+from lightning_sagemaker.option_types import integer, seconds
+
 HELP = "list the newest training jobs"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of ``lightning-sagemaker jobs``."""
     parser.add_argument("contains", nargs="?", default="", help="part of the name")
-    parser.add_argument("--limit", type=int, default=20, metavar="N", help="maximum number of jobs (default: 20)")
+    parser.add_argument(
+        "--limit", type=integer(1), default=20, metavar="N", help="maximum number of jobs (default: 20)"
+    )
     parser.add_argument("--region")
     parser.add_argument("--watch", action="store_true", help="show running jobs until none is left")
-    parser.add_argument("--poll", type=float, default=10.0, metavar="SECONDS", help="polling interval (default: 10)")
+    parser.add_argument("--poll", type=seconds, default=10.0, metavar="SECONDS", help="polling interval (default: 10)")
 
 
 def main(arguments: argparse.Namespace) -> int:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, TextIO
 from lightning_sagemaker.commands.register import register_command, register_model, with_registration
 from lightning_sagemaker.errors import LaunchError, pairs, suggestion
 from lightning_sagemaker.launch.spec.script_arguments import script_hyperparameters
+from lightning_sagemaker.option_types import seconds
 
 if TYPE_CHECKING:
     from lightning_sagemaker.launch.planning.job_plan import JobPlan
@@ -30,6 +31,11 @@ _OPTIONS = (
     "instance_type", "instance_count", "max_cost", "distribution", "role", "region", "source_dir", "output_path", "max_run",
 )  # fmt: skip
 """Options with the name of the job key that they set."""
+
+_NEEDS = dict.fromkeys(("rehearse_set", "rehearse_channel", "rehearse_hosts"), "rehearse") | {
+    "inference_image": "register"
+}
+"""Options without effect unless another is set: without it a job would start that was to be rehearsed."""
 
 _NO_ROLE = "MISSING: the job's execution role; set --role ARN, or role: in the job's file"
 """Placeholder for ``RoleArn`` in a dry run's request."""
@@ -99,7 +105,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--register", metavar="GROUP", help="register the model in SageMaker's registry when the job has succeeded"
     )
     run.add_argument("--inference-image", metavar="URI", help="image to serve the registered model with")
-    run.add_argument("--poll", type=float, default=10.0, metavar="SECONDS", help="polling interval (default: 10)")
+    run.add_argument("--poll", type=seconds, default=10.0, metavar="SECONDS", help="polling interval (default: 10)")
     run.add_argument("--refresh-prices", action="store_true", help="first refresh the region's prices from AWS")
     run.add_argument("--refresh-instances", action="store_true", help="first refresh the instance types from AWS")
     parser.epilog = (
@@ -115,6 +121,10 @@ def main(arguments: argparse.Namespace) -> int:
     from lightning_sagemaker.launch.planning.report import describe
     from lightning_sagemaker.launch.planning.streaming import describe_streaming
 
+    for option, needed in _NEEDS.items():
+        if getattr(arguments, option) not in (None, [], "") and not getattr(arguments, needed):
+            words = f"--{option.replace('_', '-')} was set without --{needed}"
+            raise LaunchError(f"{words}. HINT: add --{needed}, or leave it out.")
     if arguments.refresh_instances:
         from lightning_sagemaker.launch.aws import translate_aws_errors
         from lightning_sagemaker.launch.planning.instances import refresh_instances

@@ -5,13 +5,15 @@ from __future__ import annotations
 
 import argparse
 
+from lightning_sagemaker.option_types import seconds
+
 HELP = "follow the log of a training job"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of ``lightning-sagemaker logs``."""
     parser.add_argument("job", help="its name")
-    parser.add_argument("--poll", type=float, default=10.0, metavar="SECONDS", help="polling interval (default: 10)")
+    parser.add_argument("--poll", type=seconds, default=10.0, metavar="SECONDS", help="polling interval (default: 10)")
     parser.add_argument("--region")
 
 

@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lightning_sagemaker.errors import LaunchError
+from lightning_sagemaker.option_types import integer, seconds, seconds_or_none
 from lightning_sagemaker.simulator.elastic import host_range
 from lightning_sagemaker.supervisor.events import FILE, Events, no_notes
 
@@ -38,7 +39,7 @@ _SIOCGIFADDR = 0x8915  # linux/sockios.h: an interface's address
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of ``lightning-sagemaker supervise``."""
     add = parser.add_argument
-    add("--processes", type=int, metavar="N", help="ranks on this host (default: its GPUs, or 1)")
+    add("--processes", type=integer(1), metavar="N", help="ranks on this host (default: its GPUs, or 1)")
     add(
         "--hosts",
         metavar="N|MIN:MAX",
@@ -54,17 +55,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--minimum", type=int, metavar="N", help="minimum number of ranks (default: 1, or those of MIN hosts)")
     add(
         "--rejoin-timeout",
-        type=float,
+        type=seconds_or_none,
         default=0.0,
         metavar="S",
         help="time to wait for a replacement before continuing without it (default: 0)",
     )
-    add("--silence", type=float, default=5.0, metavar="S", help="heartbeat timeout of a rank (default: 5)")
-    add("--attempts", type=int, default=3, metavar="N", help="how often one step may fail (default: 3)")
-    add("--max-restarts", type=int, default=100, metavar="N", help="maximum replacements per rank (default: 100)")
+    add("--silence", type=seconds, default=5.0, metavar="S", help="heartbeat timeout of a rank (default: 5)")
+    add("--attempts", type=integer(1), default=3, metavar="N", help="how often one step may fail (default: 3)")
+    add(
+        "--max-restarts", type=integer(0), default=100, metavar="N", help="maximum replacements per rank (default: 100)"
+    )
     add(
         "--reconnect-timeout",
-        type=float,
+        type=seconds,
         default=60.0,
         metavar="S",
         help="a host exits after being disconnected this long (default: 60)",
@@ -204,10 +207,15 @@ def _check(args: argparse.Namespace, place: _Place) -> None:
         raise LaunchError(
             f"--minimum {args.minimum} was set, with {place.world_size} rank(s). HINT: set 1 to {place.world_size}."
         )
-    if args.coordinator is not None and not args.coordinator.rpartition(":")[2].isdigit():
-        raise LaunchError(f"--coordinator {args.coordinator} has no port. HINT: set HOST:{_PORT}.")
-    if not args.module and not os.path.exists(args.script):
-        raise LaunchError(f"{args.script} does not exist. HINT: give the script that each rank runs, or use -m MODULE.")
+    if args.coordinator is not None:
+        port = args.coordinator.rpartition(":")[2]
+        if not port.isdecimal():
+            raise LaunchError(f"--coordinator {args.coordinator} has no port. HINT: set HOST:{_PORT}.")
+        if not 0 < int(port) < 65536:
+            raise LaunchError(f"--coordinator {args.coordinator} has port {port}. HINT: ports go from 1 to 65535.")
+    if not args.module and not os.path.isfile(args.script):
+        found = "is not a file" if os.path.exists(args.script) else "does not exist"
+        raise LaunchError(f"{args.script} {found}. HINT: give the script that each rank runs, or use -m MODULE.")
 
 
 def _own_address(host: str, port: int) -> str:

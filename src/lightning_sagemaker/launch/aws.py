@@ -126,7 +126,16 @@ def translate_aws_errors(what: str) -> Iterator[None]:
 
     """
     try:
-        from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, PartialCredentialsError
+        from botocore.exceptions import (
+            BotoCoreError,
+            ClientError,
+            ConfigNotFound,
+            ConfigParseError,
+            NoCredentialsError,
+            ParamValidationError,
+            PartialCredentialsError,
+            ProfileNotFound,
+        )
     except ImportError:
         yield
         return
@@ -134,12 +143,20 @@ def translate_aws_errors(what: str) -> Iterator[None]:
         yield
     except (NoCredentialsError, PartialCredentialsError) as error:
         raise LaunchError(
-            f"There are no AWS credentials ({error}). HINT: run `aws configure` or `aws sso login`, or use --dry-run."
+            f"There are no AWS credentials ({error}). HINT: run `aws configure` or `aws sso login`; a launch's --dry-run"
+            " needs none."
         ) from error
     except ClientError as error:
         found = error.response.get("Error", {})
         kind = CapacityError if str(found.get("Code", "")).removesuffix("Exception") in _CAPACITY else LaunchError
         raise kind(_sentence(what, found)) from error
+    except (ProfileNotFound, ConfigNotFound, ConfigParseError) as error:
+        raise LaunchError(
+            f"{what} failed: {error}. HINT: `aws configure list-profiles` lists the profiles; check AWS_PROFILE and"
+            " AWS_CONFIG_FILE."
+        ) from error
+    except ParamValidationError as error:
+        raise LaunchError(f"{what} failed: {' '.join(str(error).split())}. HINT: correct the value.") from error
     except BotoCoreError as error:
         raise LaunchError(f"{what} failed: {error}. HINT: check the region and the network.") from error
 

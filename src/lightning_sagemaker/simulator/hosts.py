@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from types import ModuleType
 
@@ -61,7 +61,18 @@ def prepare_folders(
     if code is not None:
         target = folders.base / module.CODE
         shutil.rmtree(target, ignore_errors=True)
-        shutil.copytree(code, target, ignore=_NOT_COPIED)
+        shutil.copytree(code, target, ignore=_without_hosts(folders.base.parent.resolve(), cluster.hosts))
+
+
+def _without_hosts(root: Path, hosts: Collection[str]) -> Callable[[str, list[str]], set[str]]:
+    """What of a source folder is not copied: the hosts' folders may be in it, and a copy of itself has no end."""
+
+    def ignored(folder: str, names: list[str]) -> set[str]:
+        place = Path(folder)
+        own = {name for name in names if place / name == root or (place == root and name in hosts)}
+        return own | set(_NOT_COPIED(folder, names))
+
+    return ignored
 
 
 def own_environment() -> dict[str, str]:

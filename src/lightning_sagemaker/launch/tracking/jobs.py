@@ -137,13 +137,14 @@ class TrainingJobs:
         """
         wanted = {"NameContains": contains} if contains else {}
         with translate_aws_errors("Listing the jobs"):
-            found = self.sagemaker.list_training_jobs(
-                SortBy="CreationTime", SortOrder="Descending", MaxResults=limit, **wanted
+            pages = self.sagemaker.get_paginator("list_training_jobs").paginate(
+                SortBy="CreationTime",
+                SortOrder="Descending",
+                PaginationConfig={"MaxItems": limit, "PageSize": min(limit, 100)},  # SageMaker refuses larger pages
+                **wanted,
             )
-        return [
-            (job["TrainingJobName"], job["TrainingJobStatus"], job["CreationTime"])
-            for job in found["TrainingJobSummaries"]
-        ]
+            found = [job for page in pages for job in page["TrainingJobSummaries"]]
+        return [(job["TrainingJobName"], job["TrainingJobStatus"], job["CreationTime"]) for job in found]
 
     def describe(self, name: str) -> JobStatus:
         """Ask SageMaker for the status of a job.
