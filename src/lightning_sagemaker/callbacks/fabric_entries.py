@@ -49,7 +49,7 @@ class LoopEntry(TypedDict):
         samples: Samples of the epoch that all ranks have consumed; None if unknown.
         modules: State of the modules among the user's objects.
         ranks: State of each rank.
-        passed: Of the epoch's earlier loops over batches: iterations of the loader before it, and number of batches.
+        passed: For each earlier loop over batches of the epoch: iterations of the loader before it, and number of batches.
         left: Whether the last of these has been left, and no other has begun.
 
     """
