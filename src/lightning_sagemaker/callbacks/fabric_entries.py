@@ -50,6 +50,7 @@ class LoopEntry(TypedDict):
         modules: State of the modules among the user's objects.
         ranks: State of each rank.
         passed: Of the epoch's earlier loops over batches: iterations of the loader before it, and number of batches.
+        loaders: Iterations of all loaders that Fabric has set up, in this order, when the epoch began.
         left: Whether the last of these has been left, and no other has begun.
 
     """
@@ -64,6 +65,7 @@ class LoopEntry(TypedDict):
     ranks: list[LoopRankEntry]
     passed: list[tuple[int, int]]
     left: bool
+    loaders: list[int]
 
 
 class WrittenEntry(LoopEntry):
