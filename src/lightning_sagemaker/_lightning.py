@@ -89,6 +89,7 @@ if TYPE_CHECKING:
     from lightning.fabric.utilities import move_data_to_device
     from lightning.fabric.utilities.exceptions import MisconfigurationException
     from lightning.fabric.utilities.seed import reset_seed
+    from lightning.fabric.wrappers import _FabricDataLoader as FabricDataLoader
     from lightning.pytorch import LightningModule
     from lightning.pytorch import callbacks as pytorch_callbacks
     from lightning.pytorch.callbacks import Callback, ModelCheckpoint
@@ -130,6 +131,7 @@ else:
     (rank_zero_only,) = _get(f"{_fabric}.utilities.rank_zero", "rank_zero_only")
     (MisconfigurationException,) = _get(f"{_fabric}.utilities.exceptions", "MisconfigurationException")
     (move_data_to_device,) = _get(f"{_fabric}.utilities", "move_data_to_device")
+    (FabricDataLoader,) = _get(f"{_fabric}.wrappers", "_FabricDataLoader")
     (reset_seed,) = _get(f"{_fabric}.utilities.seed", "reset_seed")
     (CheckpointIO,) = _get(f"{_fabric}.plugins.io.checkpoint_io", "CheckpointIO")
     (TorchCheckpointIO,) = _get(f"{_fabric}.plugins.io.torch_io", "TorchCheckpointIO")
@@ -154,6 +156,7 @@ __all__ = [
     "ClusterEnvironment",
     "DDPStrategy",
     "FabricDDPStrategy",
+    "FabricDataLoader",
     "FabricModelParallelStrategy",
     "LightningEnvironment",
     "LightningModule",

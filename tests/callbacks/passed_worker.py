@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A loop with Fabric whose epochs have two loops over batches, one left by ``break``; or without us: the reference."""
+"""A loop with Fabric whose epochs iterate over two loaders, the second left by ``break``; or without us: the reference."""
 
 from __future__ import annotations
 
@@ -47,6 +47,7 @@ def main(folder, ranks, is_ours, stop):
     schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
     rows = torch.randn(20 * ranks, 4, generator=torch.Generator().manual_seed(2))
     train = fabric.setup_dataloaders(DataLoader(rows, 4, shuffle=True))
+    other = fabric.setup_dataloaders(DataLoader(rows.flip(1), 4, shuffle=True))
     val = fabric.setup_dataloaders(DataLoader(rows[: 8 * ranks], 4))
     state = {"model": model, "optimizer": optimizer, "schedule": schedule, "level": 0, "seen": []}
     options = {"save_every": None, "overhead": 10.0}
@@ -64,7 +65,7 @@ def main(folder, ranks, is_ours, stop):
         seen = state["seen"]
         seen.clear()
         for part in ("first", "second"):
-            for batch in loop.batches(train):
+            for batch in loop.batches(train if part == "first" else other):
                 number = loop.batch
                 loss = model(batch).square().mean()
                 fabric.backward(loss)

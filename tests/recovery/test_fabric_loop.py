@@ -99,6 +99,7 @@ def test_asked_to_stop_it_saves_and_goes_on_from_there(alone, tmp_path):
     ("wrong", "sentence"),
     [
         ("closure", "optimizer.step was given a closure"),
+        ("loops", "an epoch has a second loop over batches"),
         pytest.param("sampler", "with the sampler Own", marks=pytest.mark.slow),
         pytest.param("two", "fabric.backward was called after optimizer.step within one batch", marks=pytest.mark.slow),
     ],

@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 from lightning_sagemaker import FabricSageMakerDDPStrategy
+from lightning_sagemaker.recovery.fabric_loop import InJobLoop
 from tests.chaos import recovery_fabric
 
 WRONG, POISON = sys.argv.pop(), 77
@@ -49,7 +50,15 @@ def _clip(fabric: Fabric, model: Any, optimizer: Any, **_: Any) -> None:
     fabric.backward(next(model.parameters()).sum())
 
 
-if WRONG == "sampler":
+def _twice(self: InJobLoop, *args: Any) -> Any:
+    yield from BATCHES(self, *args)
+    yield from BATCHES(self, *args)
+
+
+BATCHES = InJobLoop.batches
+if WRONG == "loops":
+    type.__setattr__(InJobLoop, "batches", _twice)
+elif WRONG == "sampler":
     vars(recovery_fabric)["DataLoader"] = _loader
 elif WRONG == "poison":
     vars(recovery_fabric)["Points"] = Poisoned

@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import functools
+import weakref
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from lightning_sagemaker._compat.guard import require
@@ -45,6 +48,37 @@ def set_iterations(loader: object, count: int) -> None:
     """Make Fabric's wrapper continue from a number of iterations."""
     if is_set_up(loader):
         loader._num_iter_calls = count
+
+
+_set_up: list[weakref.ref[object]] = []
+
+
+def list_loaders(kind: type) -> None:
+    """Have the class of Fabric's wrappers of loaders list its objects, in the order in which a script sets them up."""
+    original: Callable[..., None] = vars(kind)["__init__"]
+
+    @functools.wraps(original)
+    def listed(self: object, *args: object, **kwargs: object) -> None:
+        original(self, *args, **kwargs)
+        _set_up.append(weakref.ref(self))
+
+    type.__setattr__(kind, "__init__", listed)
+
+
+def is_listed(loader: object) -> bool:
+    """Whether it was set up after :func:`list_loaders`."""
+    return any(one() is loader for one in _set_up)
+
+
+def all_iterations() -> list[int]:
+    """Number of iterations of each loader that was set up; zero for those that are gone."""
+    return [iterations(one()) for one in _set_up]
+
+
+def set_all_iterations(counts: Sequence[int]) -> None:
+    """Make the loaders, set up in the same order, continue from these numbers of iterations."""
+    for one, count in zip(_set_up, counts, strict=False):
+        set_iterations(one(), count)
 
 
 def wrapped_module(value: object) -> nn.Module | None:

@@ -12,8 +12,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from lightning_sagemaker._compat.fabric import inner_loader
-from lightning_sagemaker._lightning import rank_zero_info, rank_zero_warn
+from lightning_sagemaker._compat.fabric import inner_loader, list_loaders
+from lightning_sagemaker._lightning import FabricDataLoader, rank_zero_info, rank_zero_warn
 from lightning_sagemaker.callbacks.fabric_state import FabricState
 from lightning_sagemaker.callbacks.interruption import Interrupted
 from lightning_sagemaker.callbacks.signals import StopSignals
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
+
+list_loaders(FabricDataLoader)  # before a script sets up its own
 
 _STOP, _SAVE = range(2)
 """Indices of the flags that ranks exchange."""

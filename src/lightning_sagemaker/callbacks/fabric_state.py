@@ -7,7 +7,14 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from lightning_sagemaker._compat.fabric import iterations, set_iterations, wrapped_module
+from lightning_sagemaker._compat.fabric import (
+    all_iterations,
+    is_listed,
+    iterations,
+    set_all_iterations,
+    set_iterations,
+    wrapped_module,
+)
 from lightning_sagemaker._lightning import TorchCheckpointIO, rank_zero_info
 from lightning_sagemaker.callbacks.completed_fits import complete, completed
 from lightning_sagemaker.callbacks.fabric_data import KEEP_DATA, LoopData
@@ -78,6 +85,7 @@ class FabricState:
         self._ended: Position | None = None
         self._passed = PassedLoops()
         self._at_checkpoint: Values | None = None
+        self._iterations: list[int] = []  # of all loaders, when the epoch began
         self._calls = self._samples_before = self._batch_before = self._loops = 0
         if type(fabric.strategy.checkpoint_io) is TorchCheckpointIO:
             fabric.strategy.checkpoint_io = NotingCheckpointIO()
@@ -122,8 +130,9 @@ class FabricState:
             return 0
         if (batch := loaded["batch"]) or loaded.get("passed"):
             self._put_checkpoint()
-        self._calls = loaded["calls"]
-        set_iterations(loader, self._calls)
+        if batch or not loaded.get("loaders") or not is_listed(loader):  # otherwise it may be another one
+            set_iterations(loader, loaded["calls"])
+        self._calls = iterations(loader)
         self._set_epoch(watched.loader)
         if len(loaded["ranks"]) != self._fabric.world_size or loaded["batch_size"] != batch_size_of(watched.loader):
             return self._deal(watched, loaded)
@@ -167,14 +176,7 @@ class FabricState:
         return done
 
     def end_batches(self, watched: Watch, batch: int, *, is_left: bool = False) -> None:
-        """Save the state after a loop over batches, to which a stop in an evaluation rolls back.
-
-        Args:
-            watched: The watch of the loader.
-            batch: Number of batches.
-            is_left: Whether the script has left the loop (``break``), so that a resumed run does not enter it again.
-
-        """
+        """Save the state after a loop over batches, or where it was left: a stop in an evaluation rolls back to it."""
         self._ended = watched.position(batch)
         self._passed.end(self._calls, batch, self._ended, is_left)
         self._remember()
@@ -212,7 +214,7 @@ class FabricState:
         """Drop the state of the epoch's last batch."""
         self._calls, self._before_evaluation = iterations(self._loader), None
         self.weights.forget()
-        self._passed, self._at_checkpoint = PassedLoops(), None
+        self._passed, self._at_checkpoint, self._iterations = PassedLoops(), None, all_iterations()
         self._samples_before = self._batch_before = 0
 
     # Checkpoints
@@ -243,6 +245,7 @@ class FabricState:
             "ranks": of_all(own, ranks),
             "passed": [(one["calls"], one["batch"]) for one in passed],
             "left": is_left,
+            "loaders": self._iterations,
         }
         return self.write(step, entry)
 
@@ -278,7 +281,7 @@ class FabricState:
             CheckpointError: On all ranks, if it cannot be used.
 
         """
-        self._loops = completed(self._folder)
+        self._loops, self._iterations = completed(self._folder), all_iterations()
         looked = searched(str(self._folder), self._find) if self._fabric.is_global_zero else (None, None)
         path, failure = self._fabric.broadcast(looked)
         if failure is not None:
@@ -292,6 +295,8 @@ class FabricState:
         self._data.put(content, self.loaded.get("others", ()), self._fabric.device)
         restore_loop_flags(self._state, self.loaded.get("flags", {}))
         self._restore_ranks(self.loaded)
+        set_all_iterations(self.loaded.get("loaders", ()))
+        self._iterations = all_iterations()
         self._at_checkpoint = values_of(self._state, modules=True)
         return self.loaded["epoch"], self.loaded["batch"], self.loaded["step"]
 

@@ -130,6 +130,7 @@ class FabricHeld:
             "ranks": [],  # their positions follow from that of the loop
             "passed": [],
             "left": False,
+            "loaders": [],
         }
         held = self._held[2]["values"] if self._held is not None and self._held[0] == position else None
         with self._state.as_at_last_batch(held):
