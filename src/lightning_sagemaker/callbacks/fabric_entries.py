@@ -49,12 +49,8 @@ class LoopEntry(TypedDict):
         samples: Samples of the epoch that all ranks have consumed; None if unknown.
         modules: State of the modules among the user's objects.
         ranks: State of each rank.
-<<<<<<< HEAD
         passed: For each earlier loop over batches of the epoch: iterations of the loader before it, and number of batches.
-=======
-        passed: Of the epoch's earlier loops over batches: iterations of the loader before it, and number of batches.
         loaders: Iterations of all loaders that Fabric has set up, in this order, when the epoch began.
->>>>>>> fab12
         left: Whether the last of these has been left, and no other has begun.
 
     """
