@@ -124,6 +124,6 @@ def test_keys_that_are_no_file_names_are_one_sentence(aws, tmp_path, names):
     s3 = aws.client("s3")
     s3.create_bucket(Bucket="keys")
     for name in names:
-        s3.put_object(Bucket="keys", Key=f"train/{name}", Body=b"x")
-    with pytest.raises(LaunchError, match=f"holds 'train/{names[-1][:50]}.*which cannot be written here.*HINT"):
-        fetch(s3, "s3://keys/train", tmp_path / "out")
+        s3.put_object(Bucket="keys", Key=f"{len(names)}/{name}", Body=b"x")
+    with pytest.raises(LaunchError, match=f"holds '{len(names)}/{names[-1][:50]}.*which cannot be written here.*HINT"):
+        fetch(s3, f"s3://keys/{len(names)}", tmp_path / "out")
