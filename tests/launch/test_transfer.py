@@ -116,3 +116,14 @@ def test_a_sample_of_a_large_text_is_cut_at_a_line(aws, tmp_path):
     assert fetch(s3, "s3://samples/data", tmp_path / "all") == 3
     assert (tmp_path / "all/train.csv").read_bytes() == line * 1000
     assert up_to_last_line(b"one line only") == b"one line only"
+
+
+@pytest.mark.parametrize("names", [["a", "a/b"], ["c" * 300]], ids=["a file and a folder", "a long name"])
+def test_keys_that_are_no_file_names_are_one_sentence(aws, tmp_path, names):
+    """S3 has no folders, so it allows them."""
+    s3 = aws.client("s3")
+    s3.create_bucket(Bucket="keys")
+    for name in names:
+        s3.put_object(Bucket="keys", Key=f"{len(names)}/{name}", Body=b"x")
+    with pytest.raises(LaunchError, match=f"holds '{len(names)}/{names[-1][:50]}.*which cannot be written here.*HINT"):
+        fetch(s3, f"s3://keys/{len(names)}", tmp_path / "out")

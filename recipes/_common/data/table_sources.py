@@ -28,6 +28,8 @@ from lightning_sagemaker.recipes._common.data.unpacked import is_hidden
 
 _PART = 8 << 20
 """Bytes of a request."""
+_NAME = 60
+"""Characters of a file name, of at most four bytes each: file systems allow 255."""
 
 
 @dataclass(frozen=True)
@@ -105,9 +107,9 @@ def local_files(name: str, option: str, folder: Path | None = None) -> Iterator[
     if not is_remote(name):
         yield Files(find_files(name, option), {})
         return
-    files = remote_files(name, option)
+    files, objects = remote_files(name, option), S3Objects()  # one for all: a client takes half a second to create
     with tempfile.TemporaryDirectory(prefix=".s3-", dir=folder) as copies:
-        paths = [_copy(file, Path(copies) / str(number)) for number, file in enumerate(files)]
+        paths = [_copy(objects, file, Path(copies) / str(number)) for number, file in enumerate(files)]
         found = Files(paths, {str(path): file.address for path, file in zip(paths, files, strict=True)})
         try:
             yield found
@@ -145,11 +147,10 @@ def remote_files(address: str, option: str) -> tuple[RemoteFile, ...]:
     return tuple(found)
 
 
-def _copy(file: RemoteFile, folder: Path) -> Path:
-    """Copy a file to a folder, under its own name, which tells its kind."""
+def _copy(objects: S3Objects, file: RemoteFile, folder: Path) -> Path:
+    """Copy a file to a folder, under the end of its name, which tells its kind; keys may be longer than file names."""
     folder.mkdir()
-    path = folder / PurePosixPath(file.key).name
-    objects = S3Objects()
+    path = folder / PurePosixPath(file.key).name[-_NAME:]
     try:
         with path.open("wb") as copy:
             for begin in range(0, file.bytes, _PART):

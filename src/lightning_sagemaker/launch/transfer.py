@@ -54,12 +54,18 @@ def fetch(s3: Client, uri: str, folder: Path, limit: int | None = None) -> int:
                 target = (folder / (name[len(below) :] if name != key else os.path.basename(name))).resolve()
                 if not target.is_relative_to(folder.resolve()):
                     raise LaunchError(f"{uri} holds {name!r}, which points outside its folder. HINT: do not trust it.")
-                target.parent.mkdir(parents=True, exist_ok=True)
-                if limit is not None and cut:
-                    part = s3.get_object(Bucket=bucket, Key=name, Range=f"bytes=0-{limit - 1}")["Body"].read()
-                    target.write_bytes(up_to_last_line(part))
-                else:
-                    s3.download_file(bucket, name, str(target))
+                try:
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    if limit is not None and cut:
+                        part = s3.get_object(Bucket=bucket, Key=name, Range=f"bytes=0-{limit - 1}")["Body"].read()
+                        target.write_bytes(up_to_last_line(part))
+                    else:
+                        s3.download_file(bucket, name, str(target))
+                except OSError as error:  # such as of a full disk, or of keys that are a file and a folder of one name
+                    raise LaunchError(
+                        f"{uri} holds {name[:_SHOWN]!r}, which cannot be written here ({error.strerror or error}). HINT:"
+                        " check the disk; a file and a folder cannot have one name, nor a name more than 255 bytes."
+                    ) from error
                 count, total = count + 1, total + target.stat().st_size
     return count
 
