@@ -32,6 +32,11 @@ def test_a_mistake_is_one_sentence(command, tmp_path, monkeypatch, capsys):
     assert printed.count("\n") == 1
 
 
+def test_an_address_without_a_bucket_is_one_sentence(capsys):
+    assert cli.main(["prepare", "--verify", "s3://"]) == 1
+    assert capsys.readouterr().err.startswith("error: 's3:' is not an S3 address. HINT: ")
+
+
 def test_a_recipe_shows_its_errors_itself(capsys):
     assert cli.main(["run", "absent"]) == 2
     assert capsys.readouterr().err.startswith("lightning-sagemaker run: error: unknown recipe 'absent'. HINT: ")

@@ -140,6 +140,7 @@ def main(arguments: argparse.Namespace) -> int:
 
         text = config.to_yaml()
         try:
+            Path(arguments.save).parent.stat()  # a folder that does not exist may be a typo
             write_text(Path(arguments.save), text)
         except (OSError, ValueError) as error:
             why = getattr(error, "strerror", None) or error
