@@ -21,8 +21,10 @@ from pathlib import Path
 from typing import Any
 
 from lightning_sagemaker import SageMakerJob
+from lightning_sagemaker.option_types import integer
 from lightning_sagemaker.recipes._common.data.cache import default_cache, settings_key
 from lightning_sagemaker.recipes._common.data.remote import RemoteFolder, Upload, is_remote
+from lightning_sagemaker.recipes._common.data.unigram import SPECIAL_TOKENS
 from lightning_sagemaker.recipes._common.data.verify import verify
 from lightning_sagemaker.recipes.albert_mlm.articles import TextSourceError
 from lightning_sagemaker.recipes.albert_mlm.jobs import finished_files
@@ -77,10 +79,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--tokenizer", default="train", help="train a new one, or a folder or hub name (%(default)s)")
     parser.add_argument(
-        "--vocab-size", type=int, default=30000, help="vocabulary size of a new tokenizer (%(default)s)"
+        "--vocab-size",
+        type=integer(len(SPECIAL_TOKENS) + 1),
+        default=30000,
+        help="vocabulary size of a new tokenizer (%(default)s)",
     )
     parser.add_argument("--cased", action="store_true", help="keep upper case in a new tokenizer")
-    parser.add_argument("--sequence-length", type=int, default=128, help="tokens (%(default)s)")
+    parser.add_argument("--sequence-length", type=integer(16), default=128, help="tokens (%(default)s)")
     parser.add_argument(
         "--sentence-order", action="store_true", help="build two segments, for sentence-order prediction"
     )
@@ -90,12 +95,12 @@ def _parser() -> argparse.ArgumentParser:
         "--validation", help="validation text, in any form that INPUT may have; then INPUT is not split for it"
     )
     parser.add_argument("--test", help="test text, likewise")
-    parser.add_argument("--max-documents", type=int, help="maximum number of articles to read from INPUT")
+    parser.add_argument("--max-documents", type=integer(1), help="maximum number of articles to read from INPUT")
     parser.add_argument("--dataset-config", help="configuration of a Hugging Face dataset")
     parser.add_argument("--dataset-split", default="train", help="split of a Hugging Face dataset (%(default)s)")
     parser.add_argument("--text-column", default="text", help="column of a dataset or table (%(default)s)")
     parser.add_argument(
-        "--workers", type=int, default=cores, help="processes in addition to this one (CPU cores: %(default)s)"
+        "--workers", type=integer(0), default=cores, help="processes in addition to this one (CPU cores: %(default)s)"
     )
     parser.add_argument("--verify", action="store_true", help="verify the checksums of OUTPUT instead")
     return parser

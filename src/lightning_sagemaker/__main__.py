@@ -31,7 +31,10 @@ def main(arguments: list[str]) -> None:
     parent, _, target = inherited.partition(":")
     if parent != str(os.getppid()):  # not a child that Lightning started from a script of ours
         if not arguments or arguments[0] in ("-h", "--help"):
-            sys.exit(f"{__doc__}\n{_USAGE}" if arguments else _USAGE)
+            if not arguments:
+                sys.exit(_USAGE)
+            print(f"{__doc__}\n{_USAGE}")
+            return
         if arguments[0] == "-m" and len(arguments) > 1:
             target, arguments = f"-m {arguments[1]}", arguments[2:]
         else:
@@ -81,7 +84,12 @@ def _compile_script(path: str) -> CodeType:
 
 def _find_module(name: str) -> tuple[str, str, CodeType]:
     """File, package and code of what ``python -m name`` would run."""
-    spec = find_spec(name)
+    try:
+        spec = find_spec(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise  # a package above it imports something that is missing
+        spec = None
     if spec is not None and spec.submodule_search_locations is not None:
         spec = find_spec(f"{name}.__main__")
     if spec is None or spec.origin is None or not isinstance(spec.loader, InspectLoader):

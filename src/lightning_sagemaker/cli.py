@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -80,6 +81,9 @@ def _main(arguments: Sequence[str] | None) -> int:
             raise
         print(f"{parsed.parser_of_command.prog}: error: {sentence}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print(f"{parsed.parser_of_command.prog}: stopped", file=sys.stderr)
+        return 128 + signal.SIGINT
 
 
 def _about_file(error: OSError) -> str | None:

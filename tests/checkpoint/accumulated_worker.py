@@ -82,7 +82,11 @@ if __name__ == "__main__":
             for row in train(
                 "sagemaker",
                 reduces,
-                [AutoResume(folder), SpotInterruption(folder, overhead=OFTEN), *([] if batch is None else [Stop(batch)])],
+                [
+                    AutoResume(folder),
+                    SpotInterruption(folder, overhead=OFTEN),
+                    *([] if batch is None else [Stop(batch)]),
+                ],
             )
         ]
         assert resumed == alone, (reduces, resumed, alone)

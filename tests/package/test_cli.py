@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A user's mistake is one sentence, whichever command meets it."""
 
+import importlib
 import shlex
 
 import pytest
@@ -30,6 +31,11 @@ def test_a_mistake_is_one_sentence(command, tmp_path, monkeypatch, capsys):
     assert printed.startswith(f"lightning-sagemaker {command}: error: ")
     assert "HINT: " in printed
     assert printed.count("\n") == 1
+
+
+def test_an_address_without_a_bucket_is_one_sentence(capsys):
+    assert cli.main(["prepare", "--verify", "s3://"]) == 1
+    assert capsys.readouterr().err.startswith("error: 's3:' is not an S3 address. HINT: ")
 
 
 def test_a_recipe_shows_its_errors_itself(capsys):
@@ -100,3 +106,13 @@ def test_the_commands_for_an_image_can_be_pasted(tmp_path, monkeypatch, capsys):
     build = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("docker build "))
     assert shlex.split(build)[-1] == "my image"
     assert shlex.split(build)[-2].endswith("/team/a--b__c.d:" + build.split()[3].rpartition(":")[2])
+
+
+@pytest.mark.parametrize("command", ["ls", "run"])
+def test_control_c_is_no_traceback(command, monkeypatch, capsys):
+    def stop(_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(importlib.import_module(cli.COMMANDS[command]), "main", stop)
+    assert cli.main([command]) == 130
+    assert capsys.readouterr().err == f"lightning-sagemaker {command}: stopped\n"

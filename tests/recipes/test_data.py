@@ -8,6 +8,7 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from lightning_sagemaker.recipes._common.data.cache import MANIFEST, build_once
 from lightning_sagemaker.recipes._common.data.unigram import train_tokenizer
+from lightning_sagemaker.recipes.albert_mlm import prepare_text
 from lightning_sagemaker.recipes.albert_mlm.articles import TextSourceError
 from lightning_sagemaker.recipes.albert_mlm.builtin_text import builtin_documents
 from lightning_sagemaker.recipes.albert_mlm.data import MLMDataModule
@@ -188,3 +189,25 @@ def test_a_global_batch_larger_than_the_text_is_refused(text_file, tmp_path):
     data.setup("fit")
     with pytest.raises(MisconfigurationException, match="100000"):
         data.train_dataloader()
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("--sequence-length", "2"),
+        ("--vocab-size", "-1"),
+        ("--vocab-size", "5"),
+        ("--max-documents", "0"),
+        ("--workers", "-1"),
+    ],
+)
+def test_values_without_a_meaning_are_refused_before_anything_is_written(option, value, tmp_path, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        prepare_text.main(["builtin", str(tmp_path / "shards"), option, value])
+    assert f"argument {option}: {value!r} was given. HINT: " in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_vocabulary_smaller_than_the_alphabet_is_one_sentence():
+    with pytest.raises(ValueError, match=r"data\.vocab_size=8 was set.* HINT: set a larger one"):
+        train_tokenizer(["the quick brown fox jumps over the lazy dog"] * 20, 8, True)

@@ -29,12 +29,22 @@ def train_tokenizer(documents: Iterable[str], vocab_size: int, lowercase: bool) 
         vocab_size: Number of tokens including the special ones; fewer if the text does not have as many.
         lowercase: Lower-case the text, as ALBERT does.
 
+    Raises:
+        ValueError: If the vocabulary cannot hold each character.
+
     """
     tokenizer = _empty_tokenizer(models.Unigram(), lowercase)
     trainer = trainers.UnigramTrainer(
         vocab_size=vocab_size, special_tokens=list(SPECIAL_TOKENS), unk_token="<unk>", show_progress=False
     )
-    tokenizer.train_from_iterator(documents, trainer)
+    try:
+        tokenizer.train_from_iterator(documents, trainer)
+    except Exception as error:  # its trainer has no class of its own
+        if "vocabulary is not large enough" not in str(error):
+            raise
+        raise ValueError(
+            f"data.vocab_size={vocab_size} was set, fewer tokens than the text has characters. HINT: set a larger one."
+        ) from error
     learned = json.loads(tokenizer.to_str())["model"]["vocab"][len(SPECIAL_TOKENS) :]
     scores = {token: round(score, _SCORE_DIGITS) for token, score in learned}
     ordinary = sorted(scores.items(), key=lambda item: (-item[1], item[0]))

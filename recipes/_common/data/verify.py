@@ -31,7 +31,7 @@ def verify(place: Path | str) -> int:
 
     """
     if is_remote(str(place)):
-        return _verify_remote(RemoteFolder(str(place)))
+        return _verify_remote(str(place))
     folder = Path(place)
     caches = [folder] if (folder / MANIFEST).is_file() else sorted(path.parent for path in folder.glob(f"*/{MANIFEST}"))
     if not caches:
@@ -44,8 +44,9 @@ def verify(place: Path | str) -> int:
     return max(_verify_one(cache) for cache in caches)
 
 
-def _verify_remote(remote: RemoteFolder) -> int:
+def _verify_remote(address: str) -> int:
     try:
+        remote = RemoteFolder(address)
         manifest = remote.manifest()
         if manifest is None:
             print(
