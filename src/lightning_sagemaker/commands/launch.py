@@ -140,13 +140,8 @@ def main(arguments: argparse.Namespace) -> int:
 
         text, path = config.to_yaml(), Path(arguments.save)
         try:
-<<<<<<< HEAD
             path.parent.stat()  # a folder that is not there is more likely misspelled than wanted
             write_text(path, text)
-=======
-            Path(arguments.save).parent.stat()  # a folder that does not exist may be a typo
-            write_text(Path(arguments.save), text)
->>>>>>> cli12
         except (OSError, ValueError) as error:
             why = getattr(error, "strerror", None) or error
             raise LaunchError(
