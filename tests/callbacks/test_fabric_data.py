@@ -204,3 +204,9 @@ def test_a_module_that_a_strategy_has_not_loaded_is(tmp_path):
     content = {"average": {"weight": torch.ones(1, 1), "bias": torch.zeros(1)}}
     data.put(content, (), torch.device("cpu"))
     assert [one.item() for one in average.parameters()] == [1, 0]
+
+
+def test_a_strategy_that_shards_parameters_is_refused(tmp_path):
+    fabric = Fabric(strategy="smddp_fsdp", accelerator="cpu", devices=1)
+    with pytest.raises(ValueError, match=r"FabricSMDDPFSDPStrategy writes sharded checkpoints itself.*HINT: use"):
+        InterruptibleLoop(fabric, tmp_path, {"step": 0})

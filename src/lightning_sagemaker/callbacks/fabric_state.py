@@ -15,10 +15,10 @@ from lightning_sagemaker._compat.fabric import (
     set_iterations,
     wrapped_module,
 )
-from lightning_sagemaker._lightning import TorchCheckpointIO, rank_zero_info
+from lightning_sagemaker._lightning import rank_zero_info
 from lightning_sagemaker.callbacks.completed_fits import complete, completed
 from lightning_sagemaker.callbacks.fabric_data import KEEP_DATA, LoopData
-from lightning_sagemaker.callbacks.fabric_io import NotingCheckpointIO
+from lightning_sagemaker.callbacks.fabric_io import note_failures
 from lightning_sagemaker.callbacks.fabric_passed import PassedLoops
 from lightning_sagemaker.callbacks.fabric_reducer import reducer_state, restore_reducer
 from lightning_sagemaker.callbacks.fabric_values import (
@@ -87,8 +87,7 @@ class FabricState:
         self._at_checkpoint: Values | None = None
         self._iterations: list[int] = []  # of all loaders, when the epoch began
         self._calls = self._samples_before = self._batch_before = self._loops = 0
-        if type(fabric.strategy.checkpoint_io) is TorchCheckpointIO:
-            fabric.strategy.checkpoint_io = NotingCheckpointIO()
+        note_failures(fabric)
 
     # Positions in the data
 
