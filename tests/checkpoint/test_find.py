@@ -4,6 +4,7 @@
 import os
 import subprocess
 import tempfile
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,23 @@ def test_no_damage_goes_unnoticed_or_raises(tmp_path_factory, data):
         loaded = torch.load(found.path, weights_only=True)
         assert loaded["global_step"] == 7
         assert torch.equal(loaded["state_dict"]["weight"], torch.arange(1000.0))
+
+
+# Offsets in an entry of a zip archive's directory: signature, flags, offset of the member; and its attributes.
+@pytest.mark.parametrize(("field", "bit"), [(0, 4), (9, 32), (21, 8), (43, 2), (38, 16)])
+def test_damage_of_the_archives_directory_is_not_that_of_a_class(tmp_path, field, bit):
+    """zipfile finds no fault in it; torch does, or reads nothing of a tensor and returns what was in memory."""
+    good = write(tmp_path / "a.ckpt", 1)
+    bad = write(tmp_path / "b.ckpt", 2)
+    content = bytearray(bad.read_bytes())
+    with zipfile.ZipFile(bad) as archive:
+        entry = content.index(b"archive/data/0", archive.start_dir) - 46
+    content[entry + field] ^= bit
+    bad.write_bytes(content)
+    said = []
+    assert find_checkpoint(tmp_path, said.append).path == good
+    assert len(said) == 1
+    assert "b.ckpt" in said[0]
 
 
 @settings(max_examples=40, deadline=None)

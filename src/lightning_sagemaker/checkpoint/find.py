@@ -128,7 +128,7 @@ def _read_step(path: Path, weights_only: bool, hint: str) -> tuple[int, bool, in
     try:
         content: Checkpoint = torch.load(file, map_location="cpu", mmap=True, weights_only=weights_only)
     except Exception as error:  # a damaged file, or classes of the script, may raise anything
-        if _damage(path) is not None:
+        if _damage(path) is not None or "PytorchStreamReader" in str(error):  # torch reads less than zipfile does
             raise
         raise CheckpointError(
             f"{path} is complete, but holds more than tensors and plain containers, and is not loaded, as that could run"
@@ -159,11 +159,16 @@ def _unreadable(error: PermissionError) -> CheckpointError:
     )
 
 
+_FOLDER = 0x10  # MS-DOS's attribute of a folder, in a zip archive's directory
+
+
 def _damage(path: Path) -> str | None:
     """Verify a file's checksums, which torch does not when it loads; returns the damage, or None."""
     for file in (path / META,) if path.is_dir() else (path,):
         try:
             with zipfile.ZipFile(file) as archive:
+                if any(member.external_attr & _FOLDER for member in archive.infolist()):
+                    return "a tensor is marked as a folder, of which torch reads nothing"
                 bad = archive.testzip()
         except Exception as error:  # a damaged archive can raise anything
             return _first_line(error)
