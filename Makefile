@@ -98,7 +98,7 @@ containers: $(CONTAINERS) .containers/toolkit ## AWS's own container programs, a
 # src and recipes are one package when installed; mypy follows no import hook, so it is shown links that look so.
 define TYPES
 	rm -rf build/types && mkdir -p build/types/lightning_sagemaker
-	cd build/types/lightning_sagemaker && ln -s ../../../src/lightning_sagemaker/* ../../../recipes .
+	cd build/types/lightning_sagemaker && ln -s ../../../src/lightning_sagemaker/* ../../../recipes . && ln -s ../../benchmarks ..
 	$(BIN)/python -m mypy
 endef
 

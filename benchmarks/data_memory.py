@@ -83,7 +83,7 @@ def measure(kind: str, gigabytes: int, batches: int) -> tuple[float, float, int]
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as name:
         before = memory(os.getpid())[0]
-        shards = KINDS[kind](Path(name), gigabytes)
+        shards: Any = KINDS[kind](Path(name), gigabytes)
         order = TrainingBatches(len(shards), BATCH, blocks=shards.blocks)
         shards.look_ahead(order)
         loader = RecipeLoader(Measured(shards), batch_size=None, sampler=order, num_workers=1, collate_fn=hand_over)

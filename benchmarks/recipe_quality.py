@@ -23,7 +23,8 @@ import numpy as np
 import transformers
 from datasets import Dataset
 
-from lightning_sagemaker.recipes._common.cli.recipe_cli import Recipe, RecipeCLI
+from lightning_sagemaker.recipes._common.cli.recipe import Recipe
+from lightning_sagemaker.recipes._common.cli.recipe_cli import RecipeCLI
 
 
 def main() -> None:
@@ -82,7 +83,7 @@ def classification(folder: Path, seed: int) -> tuple[float, float]:
         encoded = tokenizer([row["text"] for row in records], truncation=True, max_length=64)
         return Dataset.from_dict({**encoded, "labels": [names.index(row["category"]) for row in records]})
 
-    config = transformers.BertConfig(vocab_size=len(tokenizer), num_labels=len(names), **BERT_SIZES["tiny"])
+    config = transformers.BertConfig(vocab_size=len(tokenizer), num_labels=len(names), **BERT_SIZES["tiny"])  # type: ignore[call-arg]
     settings = {"num_train_epochs": 4, "per_device_train_batch_size": 32, "learning_rate": 1e-3, "warmup_steps": 0.1}
     trainer = transformers.Trainer(
         transformers.BertForSequenceClassification(config),

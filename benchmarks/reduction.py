@@ -23,6 +23,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 from stand_in import MODELS, stand_in
 
@@ -154,7 +155,7 @@ class Bench:
         self.arguments, self.world = arguments, dist.get_world_size()
         self.groups = Groups(Topology.of(of_all(int(os.environ["NODE_RANK"]), self.world)), "gloo")
         self.seconds = 0.0
-        self.now = None
+        self.now: Any = None  # the way that is measured
         shapes = MODELS[arguments.model]
         self.models = {True: DDP(stand_in(shapes, lambda: self.seconds), gradient_as_bucket_view=True, init_sync=False)}
         self.models[False] = DDP(stand_in(shapes, lambda: self.seconds), gradient_as_bucket_view=True, init_sync=False)
@@ -186,7 +187,7 @@ class Bench:
         start = {"powersgd_start": 2} if compression == "powersgd" else {}
         engine = Engine(ReductionOptions(algorithm, compression, **start), self.groups, cpu, self.size)
         if algorithm == "auto":
-            self.chosen[name] = f"{engine.plan.words}. {engine.reason}"
+            self.chosen[name] = f"{engine.plan.description}. {engine.reason}"
         return engine.reducer
 
     def reduce_bucket(self, bucket):

@@ -13,7 +13,7 @@ import torch
 import transformers
 from transformers import AutoTokenizer, Trainer, TrainerCallback, TrainingArguments, set_seed
 
-from recipes import BATCH, LENGTH, SIZES, UNTIMED, Clock, run_ours, squad_file
+from recipes import BATCH, LENGTH, SIZES, UNTIMED, Clock, run_ours, squad_file  # type: ignore[attr-defined] # beside this file
 
 
 def prepare(args: argparse.Namespace) -> None:
@@ -101,7 +101,7 @@ def run_theirs(args: argparse.Namespace) -> None:
         model = transformers.BertForQuestionAnswering(transformers.BertConfig(**settings))
     else:
         labels = len(set(data["labels"]))
-        model = transformers.BertForSequenceClassification(transformers.BertConfig(num_labels=labels, **settings))
+        model = transformers.BertForSequenceClassification(transformers.BertConfig(num_labels=labels, **settings))  # type: ignore[call-arg]
     best = {"train_sampling_strategy": "group_by_length"} if args.peer == "best" else {}
     arguments = TrainingArguments(
         output_dir=str(args.work / "theirs"),

@@ -135,7 +135,7 @@ class Halves(Callback):
         if trainer.global_step in (self.steps // 2, self.steps):
             self.times.append(time.perf_counter())
         if trainer.global_step >= self.steps // 2:
-            self.numbers.add(trainer.datamodule.num_workers)
+            self.numbers.add(trainer.datamodule.num_workers)  # type: ignore[attr-defined]
 
 
 def train(workload: str, workers: int | None, steps: int) -> dict[str, float]:
