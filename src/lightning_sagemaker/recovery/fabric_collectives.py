@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from lightning_sagemaker._compat.default_group import alone_in_default_group
 from lightning_sagemaker._lightning import rank_zero_warn
-from lightning_sagemaker.recovery.regroup import is_loss
+from lightning_sagemaker.recovery.rank_loss import is_rank_loss
 
 if TYPE_CHECKING:
     from lightning_sagemaker.recovery.fabric_steps import FabricSteps, InJobStrategy
@@ -108,7 +108,7 @@ class FabricCollectives:
             try:
                 result, ok = operation(), self.is_whole
             except RuntimeError as error:
-                if not is_loss(error, self._rank, loop.step):
+                if not is_rank_loss(error, self._rank, loop.step):
                     raise
                 result, ok = alone(), False
         steps.fails = not self.vote(ok)
@@ -124,7 +124,7 @@ class FabricCollectives:
                     result = operation()
                     ok = self.is_whole
             except RuntimeError as error:
-                if not is_loss(error, self._rank, self._loop.step):
+                if not is_rank_loss(error, self._rank, self._loop.step):
                     raise
                 ok = False
             if self.vote(ok):

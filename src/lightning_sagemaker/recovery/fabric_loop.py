@@ -28,8 +28,9 @@ from lightning_sagemaker.recovery.coordinator_client import RecoveryError
 from lightning_sagemaker.recovery.fabric_collectives import FabricCollectives
 from lightning_sagemaker.recovery.fabric_held import FabricHeld, HeldLoop
 from lightning_sagemaker.recovery.fabric_steps import FabricSteps, InJobStrategy
+from lightning_sagemaker.recovery.rank_loss import end_of_job
 from lightning_sagemaker.recovery.refused import CannotRecover, restarting_instead
-from lightning_sagemaker.recovery.regroup import Regroup, end_of_job
+from lightning_sagemaker.recovery.regroup import Regroup, Transfer
 from lightning_sagemaker.recovery.seeds import seed_all, seed_batch
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ class InJobLoop(InterruptibleLoop):
         self._client, self._world, self._number = self._rank.client, strategy.shards, self._rank.number
         self._buffers = SharedBuffers(lambda: strategy.modules)
         self._held = FabricHeld(strategy, state, self._state, self._buffers)
-        self._regrouping = Regroup(self._rank, strategy.form, self._held.all_of_it, self._take_over)
+        self._regrouping = Regroup(self._rank, strategy.form, Transfer(self._held.all_of_it, self._take_over))
         strategy.loop = self
         self.runs = False
         self.steps = FabricSteps(self._rank, self._world, self._buffers)

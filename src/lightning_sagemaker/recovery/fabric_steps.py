@@ -14,8 +14,8 @@ from torch import nn
 from lightning_sagemaker.recovery import gradients, shards
 from lightning_sagemaker.recovery.adopted_gradients import AdoptedGradients
 from lightning_sagemaker.recovery.buffers import FIRST, SharedBuffers
+from lightning_sagemaker.recovery.rank_loss import is_rank_loss
 from lightning_sagemaker.recovery.refused import CannotRecover
-from lightning_sagemaker.recovery.regroup import is_loss
 
 if TYPE_CHECKING:
     from lightning_sagemaker._types import FabricPrecision
@@ -157,7 +157,7 @@ class FabricSteps:
             assert work is not None
             work.wait()
         except RuntimeError as error:
-            if not is_loss(error, self._rank, step):
+            if not is_rank_loss(error, self._rank, step):
                 raise
             ok = False
         decision = self._rank.client.commit(step + 1, ok=ok and self._rank.is_whole(parameters[0].device))

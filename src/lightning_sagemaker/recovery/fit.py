@@ -26,8 +26,9 @@ from lightning_sagemaker.recovery.held import HeldState, Moment, of_all_shards
 from lightning_sagemaker.recovery.hook_collectives import HookCollectives
 from lightning_sagemaker.recovery.job_rank import JobRank
 from lightning_sagemaker.recovery.log_files import begin_writing, end_writing
+from lightning_sagemaker.recovery.rank_loss import RanksChanged, end_of_job, is_rank_loss
 from lightning_sagemaker.recovery.refused import CannotRecover, check, restarting_instead
-from lightning_sagemaker.recovery.regroup import Parts, RanksChanged, Regroup, end_of_job, is_loss
+from lightning_sagemaker.recovery.regroup import Regroup, Transfer
 from lightning_sagemaker.recovery.replicas import Replicas
 from lightning_sagemaker.recovery.steps import Steps
 from lightning_sagemaker.recovery.weights_check import WeightsCheck
@@ -224,7 +225,7 @@ class RecoveringFit(Callback):
             except Exception as error:
                 if isinstance(error, NeedsAllRanks):
                     self._client.wait_for_all(error.collective)
-                elif not is_loss(error, self._rank, self._trainer.global_step):
+                elif not is_rank_loss(error, self._rank, self._trainer.global_step):
                     raise
             begin = time.monotonic()
             self._take_part()
@@ -241,10 +242,9 @@ class RecoveringFit(Callback):
             held.leave_validation()
         if self._leads:
             end_writing(trainer.loggers)
-        parts = None if self._replicas is None else Parts(self._replicas.size, held.weights, held.put_weights)
-        regroup = Regroup(
-            self._rank, self._form, held.all_of_it, held.take_over, lambda: end_writing(trainer.loggers), parts
-        )
+        state, replicas = Transfer(held.all_of_it, held.take_over), self._replicas
+        shards_of = None if replicas is None else Transfer(held.weights, held.put_weights, replicas.size)
+        regroup = Regroup(self._rank, self._form, state, shards_of, lambda: end_writing(trainer.loggers))
         self._end = regroup(lambda: held.at, lambda: trainer.global_step, trainer.strategy.root_device)
         self._go_on()
 

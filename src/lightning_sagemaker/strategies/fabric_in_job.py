@@ -16,8 +16,8 @@ from lightning_sagemaker.job import SageMakerJob
 from lightning_sagemaker.recovery import gradients
 from lightning_sagemaker.recovery.fabric_loop import InJobLoop
 from lightning_sagemaker.recovery.job_rank import JobRank, job_rank
+from lightning_sagemaker.recovery.rank_loss import restart_after_losses
 from lightning_sagemaker.recovery.refused import CannotRecover, restarting_instead
-from lightning_sagemaker.recovery.regroup import restart_after_losses
 from lightning_sagemaker.strategies.job_aware import JobAware
 from lightning_sagemaker.strategies.quorum import (
     QuorumEnvironment,

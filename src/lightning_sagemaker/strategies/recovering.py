@@ -16,7 +16,7 @@ from lightning_sagemaker.job import SageMakerJob
 from lightning_sagemaker.recovery.coordinator_client import RecoveryError
 from lightning_sagemaker.recovery.fit import RecoveringFit
 from lightning_sagemaker.recovery.job_rank import JobRank, job_rank
-from lightning_sagemaker.recovery.regroup import restart_after_losses
+from lightning_sagemaker.recovery.rank_loss import restart_after_losses
 from lightning_sagemaker.strategies.quorum import (
     QuorumEnvironment,
     check_supervised,
