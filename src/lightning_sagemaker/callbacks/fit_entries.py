@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, TypedDict
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from lightning_sagemaker._compat.connectors import TrainerMemory
     from lightning_sagemaker._compat.loops import Phase
+    from lightning_sagemaker._compat.trainer_memory import TrainerMemory
     from lightning_sagemaker._types import StateDict
     from lightning_sagemaker.checkpoint.metric_state import MetricStates
     from lightning_sagemaker.checkpoint.random_state import RandomState

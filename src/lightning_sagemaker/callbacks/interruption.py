@@ -11,7 +11,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lightning_sagemaker._compat.connectors import swap_averages
+from lightning_sagemaker._compat.averages import swap_averages
 from lightning_sagemaker._compat.default_group import usual_collectives
 from lightning_sagemaker._compat.guard import TakenOver
 from lightning_sagemaker._compat.loops import LoopEvents, events_of

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from enum import IntEnum
 from typing import Any, cast
 
-from lightning_sagemaker._compat.connectors import plain_copy
 from lightning_sagemaker._compat.in_job import end_batch_hooks, end_batch_saves, forget_interruption
+from lightning_sagemaker._compat.plain_copy import plain_copy
 from lightning_sagemaker._compat.reloads import request_as_others
 from lightning_sagemaker.callbacks.fit_entries import FitEntry, RankState
 from lightning_sagemaker.callbacks.fit_state import FitState
