@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 import torch.distributed as dist
 
+from lightning_sagemaker._compat.param_groups import group_options, set_group_options
 from lightning_sagemaker._compat.plain_copy import is_small, plain_copy
 from lightning_sagemaker._compat.trainer import callbacks_of
 
@@ -53,17 +54,12 @@ def begin_epoch_again(trainer: Trainer) -> None:
     """Call these callbacks' hooks for a resumed epoch, whose first hooks are not repeated; learning rates stay as loaded."""
     module = trainer.lightning_module
     buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
-    groups = [[_settings(group) for group in optimizer.param_groups] for optimizer in trainer.optimizers]
+    options = [group_options(optimizer.param_groups) for optimizer in trainer.optimizers]
     for callback in callbacks_of(trainer):
         if any(kind.__name__ in _AGAIN for kind in type(callback).__mro__):
             callback.on_train_epoch_start(trainer, module)
-    for optimizer, before in zip(trainer.optimizers, groups, strict=True):
-        for group, settings in zip(optimizer.param_groups, before, strict=True):
-            group.update(settings)
+    for optimizer, before in zip(trainer.optimizers, options, strict=True):
+        set_group_options(optimizer.param_groups, before)
     with torch.no_grad():
         for name, buffer in module.named_buffers():
             buffer.copy_(buffers[name])
-
-
-def _settings(group: StateDict) -> StateDict:
-    return {name: value for name, value in group.items() if name != "params"}

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol, TypedDict, runtime_checkable
 from torch import nn
 
 from lightning_sagemaker._compat.fabric import inner_loader, original_module, wrapped_module
+from lightning_sagemaker._compat.param_groups import group_options, set_group_options
 from lightning_sagemaker.checkpoint.generators import generator_state, is_generator, restore_generator
 from lightning_sagemaker.checkpoint.metric_state import entries_of, metrics_in, restore_entries
 from lightning_sagemaker.checkpoint.module_flags import module_flags, restore_module_flags
@@ -65,7 +66,7 @@ def values_of(state: StateDict, modules: bool) -> Values:
     return {
         "random": random_state(),
         "values": {name: _state_of(inner_loader(value)) for name, value in state.items() if is_small(value)},
-        "groups": [copy.deepcopy(_without_parameters(value)) for value in state.values()],
+        "groups": [copy.deepcopy(group_options(getattr(value, "param_groups", ()))) for value in state.values()],
         "metrics": entries_of(loop_metrics(state)) if modules else {},
         "flags": loop_flags(state) if modules else {},
     }
@@ -83,8 +84,7 @@ def put_values(state: StateDict, values: Values) -> None:
         else:
             state[name] = filled(state[name], copy.deepcopy(value))  # the script may refer to its container
     for value, groups in zip(state.values(), values["groups"], strict=True):
-        for group, kept in zip(getattr(value, "param_groups", ()), groups, strict=True):
-            group.update(copy.deepcopy(kept))
+        set_group_options(getattr(value, "param_groups", ()), copy.deepcopy(groups))
     restore_entries(loop_metrics(state), values["metrics"])
     restore_loop_flags(state, values["flags"])
 
@@ -156,9 +156,3 @@ def _state_of(value: object) -> object:
     if is_generator(value):
         return generator_state(value)
     return copy.deepcopy(value.state_dict() if hasattr(value, "state_dict") else value)
-
-
-def _without_parameters(value: object) -> list[StateDict]:
-    """Options of an optimizer's groups, which schedulers change."""
-    groups = getattr(value, "param_groups", ())
-    return [{name: option for name, option in group.items() if name != "params"} for group in groups]

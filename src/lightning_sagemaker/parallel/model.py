@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from lightning_sagemaker._compat.param_groups import parameters_in
 from lightning_sagemaker.collectives.agreement import run_and_sync_errors
 from lightning_sagemaker.collectives.devices import broadcast
 from lightning_sagemaker.parallel import gradients
@@ -274,7 +275,7 @@ class PipelinedModel:
 
     def own_optimizer(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
         """The part of an optimizer's state that this process holds; shards of matrices as DTensors."""
-        return map_state(optimizer.state_dict(), _parameters_of(optimizer), self.linears.placed)
+        return map_state(optimizer.state_dict(), parameters_in(optimizer.param_groups), self.linears.placed)
 
     def gather_optimizer(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
         """Gather the full optimizer state on the first process; others return their own. Collective over the pipeline.
@@ -283,7 +284,7 @@ class PipelinedModel:
             optimizer: Optimizer without state for parameters of other stages.
 
         """
-        state = map_state(optimizer.state_dict(), _parameters_of(optimizer), self.linears.whole)
+        state = map_state(optimizer.state_dict(), parameters_in(optimizer.param_groups), self.linears.whole)
         group = self._groups.cpu_groups["PP"]
         ranks = self._groups.pipeline_ranks
         parts: list[Any] | None = [None] * len(ranks) if self._groups.rank == ranks[0] else None
@@ -315,10 +316,6 @@ def _fill(module: nn.Module, whole: Mapping[str, Any]) -> None:
     for name, tensor in _named_tensors(module):
         if name in whole:
             tensor.data = whole[name].to(tensor.device)
-
-
-def _parameters_of(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
-    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
 def _named_tensors(module: nn.Module) -> list[tuple[str, Tensor]]:

@@ -14,6 +14,7 @@ from enum import IntEnum
 from typing import Any, cast
 
 from lightning_sagemaker._compat.in_job import end_batch_hooks, end_batch_saves, forget_interruption
+from lightning_sagemaker._compat.param_groups import group_options, set_group_options
 from lightning_sagemaker._compat.plain_copy import plain_copy
 from lightning_sagemaker._compat.reloads import request_as_others
 from lightning_sagemaker.callbacks.fit_entries import FitEntry, RankState
@@ -100,7 +101,7 @@ class HeldState:
             **self.fit_state.hold(looks=moment is Moment.EPOCH),  # within an epoch the step has already looked
             "hooks": hooks,
             "schedules": [plain_copy(config.scheduler.state_dict()) for config in trainer.lr_scheduler_configs],
-            "groups": [[_settings(group) for group in optimizer.param_groups] for optimizer in trainer.optimizers],
+            "groups": [group_options(optimizer.param_groups) for optimizer in trainer.optimizers],
         }
         self.attributes.begin()
         self._plain = self.attributes.now()
@@ -128,8 +129,7 @@ class HeldState:
         for config, state in zip(trainer.lr_scheduler_configs, held["schedules"], strict=True):
             config.scheduler.load_state_dict(plain_copy(state))
         for optimizer, groups in zip(trainer.optimizers, held["groups"], strict=True):
-            for group, settings in zip(optimizer.param_groups, groups, strict=True):
-                group.update(settings)
+            set_group_options(optimizer.param_groups, groups)
         for callback in trainer.checkpoint_callbacks:
             if getattr(callback, _COUNTER, False):  # a file that is saved again must not get a new version
                 callback._enable_version_counter = False
@@ -237,7 +237,3 @@ def _flags(callback: Any) -> dict[str, bool]:
         return {}
     # The sender may have switched the counter off for a repeated save; in another rank it would stay off.
     return {name: value for name, value in vars(callback).items() if isinstance(value, bool) and name != _COUNTER}
-
-
-def _settings(group: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in group.items() if name != "params"}

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
+from lightning_sagemaker._compat.param_groups import parameters_in
 from lightning_sagemaker._compat.sharding import with_local
 
 _SHARD = "shard of a DTensor"
@@ -45,7 +46,7 @@ def decode_states(state: dict[str, Any], optimizer: Optimizer) -> dict[str, Any]
         optimizer: The optimizer of this rank.
 
     """
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    parameters = parameters_in(optimizer.param_groups)
     states = {
         number: {name: _decoded(value, parameters[number]) for name, value in values.items()}
         for number, values in state["state"].items()
