@@ -19,7 +19,7 @@ from lightning_sagemaker.callbacks.as_made import AsMade
 from lightning_sagemaker.callbacks.auto_resume import AutoResume
 from lightning_sagemaker.checkpoint.deferred import DeferredCopies
 from lightning_sagemaker.checkpoint.host_memory import HostMemory, RankFile, launcher_folder, newest_complete
-from lightning_sagemaker.checkpoint.neighbours import Neighbours
+from lightning_sagemaker.checkpoint.neighbors import Neighbors
 from lightning_sagemaker.checkpoint.part_names import by_name, parts_of
 from lightning_sagemaker.checkpoint.rank_state import write_rank
 from lightning_sagemaker.checkpoint.staging import Staging
@@ -77,7 +77,7 @@ class MemoryCheckpoint(AsMade, Callback):
         self._every_n_steps, self._folder = every_n_steps, folder
         self._memory: HostMemory | None = None
         self._events: LoopEvents | None = None
-        self._neighbours: Neighbours | None = None
+        self._neighbors: Neighbors | None = None
         self._staging = Staging()
         self._deferred = DeferredCopies()
         self._thread: threading.Thread | None = None
@@ -150,7 +150,7 @@ class MemoryCheckpoint(AsMade, Callback):
         if len(set(hosts)) > 1:
             forks.guard()
             group = dist.new_group(backend="gloo")
-        self._neighbours = Neighbours(memory, trainer.global_rank, hosts, group)
+        self._neighbors = Neighbors(memory, trainer.global_rank, hosts, group)
         step = newest_complete(seen)
         if step is None or step < least:
             memory.keep(())
@@ -165,9 +165,9 @@ class MemoryCheckpoint(AsMade, Callback):
         return str(memory.path(RankFile(step, trainer.global_rank, len(seen))))
 
     @property
-    def _neighbor(self) -> Neighbours:
-        assert self._neighbours is not None
-        return self._neighbours
+    def _neighbor(self) -> Neighbors:
+        assert self._neighbors is not None
+        return self._neighbors
 
     def _agree(self, trainer: Trainer, action: Callable[[], int]) -> int:
         """Run ``action``; a failure of one rank is raised on all. Collective."""
