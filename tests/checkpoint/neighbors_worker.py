@@ -11,7 +11,7 @@ import torch.distributed as dist
 from lightning_sagemaker.checkpoint import neighbors
 from lightning_sagemaker.checkpoint.host_memory import HostMemory, RankFile, newest_complete
 from lightning_sagemaker.checkpoint.neighbors import Neighbors
-from lightning_sagemaker.collectives import ending
+from lightning_sagemaker.collectives import clean_exit
 from lightning_sagemaker.collectives.agreement import of_all
 
 LAYOUTS = {
@@ -87,7 +87,7 @@ def main(folder: Path) -> None:
         (folder / "new").write_text(json.dumps(results))
         os.replace(folder / "new", folder / "results.json")
     dist.barrier()
-    ending.let_threads_finish()
+    clean_exit.let_threads_finish()
     dist.destroy_process_group()
 
 

@@ -18,7 +18,7 @@ from torch._C._distributed_c10d import (  # type: ignore[attr-defined]
     _create_work_from_future,
 )
 
-from lightning_sagemaker.collectives import ending, forks
+from lightning_sagemaker.collectives import clean_exit, forks
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import ProcessGroupNCCL
@@ -91,7 +91,7 @@ class NativeBackedGroup(ProcessGroup):
 
     def __init__(self, store: dist.Store, rank: int, size: int, timeout: timedelta) -> None:
         super().__init__(rank, size)  # type: ignore[call-arg]
-        ending.register(self.backend_name)
+        clean_exit.register(self.backend_name)
         forks.guard()
         backends: dict[str, TorchBackend] = {"cpu": _make_gloo(dist.PrefixStore("gloo", store), rank, size, timeout)}
         if torch.cuda.is_available() and dist.is_nccl_available():
@@ -107,7 +107,7 @@ class NativeBackedGroup(ProcessGroup):
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         if not is_finalizing():  # while finalizing, module globals are gone and no thread gets the GIL any more
-            ending.let_threads_finish()
+            clean_exit.let_threads_finish()
 
     @untraced
     def getBackendName(self) -> str:  # the name that torch's C++ side calls

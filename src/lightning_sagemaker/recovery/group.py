@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch.distributed.constants import default_pg_timeout
 
 from lightning_sagemaker._compat.group_timeout import set_timeout
-from lightning_sagemaker.collectives import ending, forks
+from lightning_sagemaker.collectives import clean_exit, forks
 from lightning_sagemaker.collectives.async_max import share_default_group
 from lightning_sagemaker.recovery import on_gpu
 from lightning_sagemaker.recovery.coordinator_client import RecoveryError
@@ -61,7 +61,7 @@ class QuorumGroup:
         self._forming: object | None = None
         self._number = 0
         share_default_group()
-        ending.register()
+        clean_exit.register()
         forks.guard()
         os.register_at_fork(after_in_child=self._close_copies)
 
@@ -127,7 +127,7 @@ class QuorumGroup:
         with self._lock:
             self._before = None
         if dist.is_initialized():
-            ending.let_threads_finish()
+            clean_exit.let_threads_finish()
             with contextlib.suppress(RuntimeError):
                 dist.destroy_process_group()  # waits for its threads, one of which may hang in a collective
         with self._lock:
