@@ -107,7 +107,7 @@ def shard_module(
             " many processes as tensor_parallel_size."
         )
     if not is_own and tensor > 1:
-        share_matrices(root, mesh[TP])
+        apply_tensor_parallel(root, mesh[TP])
     blocks = [module for module in own if module is not root] if own else find_units(root, options.units)
     if (recompute or offload) and not blocks:
         raise ParallelConfigError(
@@ -146,7 +146,7 @@ def check_shardable(device_type: str) -> None:
         )
 
 
-def share_matrices(root: nn.Module, mesh: DeviceMesh) -> list[str]:
+def apply_tensor_parallel(root: nn.Module, mesh: DeviceMesh) -> list[str]:
     """Shard the linear layers of a model with DTensor.
 
     Args:
