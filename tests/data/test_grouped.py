@@ -23,7 +23,7 @@ from lightning_sagemaker.data.grouped import GroupedLoader, InGroups, Parcel
 from lightning_sagemaker.data.handover import MOST, hand_over
 from lightning_sagemaker.data.tracked import catch_up, release, watch
 from lightning_sagemaker.recipes._common.data.loaders import RecipeLoader
-from lightning_sagemaker.recovery.shards import with_place
+from lightning_sagemaker.recovery.data_shards import with_place
 
 SIZE, BATCH = 103, 4
 """Of which there are 25 batches: no multiple of 2, 3 or 8."""

@@ -22,7 +22,7 @@ from lightning_sagemaker._compat.fabric import inner_loader, is_set_up, set_iter
 from lightning_sagemaker._lightning import rank_zero_info, rank_zero_warn
 from lightning_sagemaker.callbacks.fabric_loop import InterruptibleLoop
 from lightning_sagemaker.collectives.agreement import of_all
-from lightning_sagemaker.recovery import shards
+from lightning_sagemaker.recovery import data_shards
 from lightning_sagemaker.recovery.buffers import SharedBuffers
 from lightning_sagemaker.recovery.coordinator_client import RecoveryError
 from lightning_sagemaker.recovery.fabric_collectives import FabricCollectives
@@ -119,12 +119,12 @@ class InJobLoop(InterruptibleLoop):
         """As in :class:`~lightning_sagemaker.InterruptibleLoop`; with passes for the batches of lost ranks."""
         inner: Any = inner_loader(loader)
         with restarting_instead(self._client, self._strategy.is_asked):
-            shards.deal(inner, self._seed)
+            data_shards.deal(inner, self._seed)
             if self._looped == self.epoch:
                 raise CannotRecover("an epoch has a second loop over batches, which a replacement would not find")
         self._looped = self.epoch
         self._held.check_loaded(loader, self._world)
-        shards.set_epoch(inner, self.epoch)
+        data_shards.set_epoch(inner, self.epoch)
         set_iterations(loader, self.epoch + 1)
         self._loader, self.joins = loader, False
         self._iterators, count = {}, len(inner)
@@ -179,7 +179,7 @@ class InJobLoop(InterruptibleLoop):
     def _next(self, loader: Iterable[T], shard: int) -> T:
         if shard not in self._iterators:
             seeds = self._seed, self.epoch
-            self._iterators[shard] = shards.loader_of(inner_loader(loader), shard, self.batch, seeds)
+            self._iterators[shard] = data_shards.loader_of(inner_loader(loader), shard, self.batch, seeds)
         return self._on_device(loader, next(self._iterators[shard]))
 
     def _on_device(self, loader: Iterable[T], batch: object) -> T:
@@ -200,7 +200,7 @@ class InJobLoop(InterruptibleLoop):
         if self.joins or self.discarded:
             yield from itertools.islice(loader, 1)  # a mean over no batches might be an error
             return
-        if not shards.is_distributed(inner):
+        if not data_shards.is_distributed(inner):
             yield from loader
             return
         self.steps.share_buffers()
@@ -211,7 +211,7 @@ class InJobLoop(InterruptibleLoop):
             accumulates = self.within and not self.steps.averaged
             with self._buffers.of_start() if accumulates else nullcontext():
                 for shard in todo:
-                    for batch in shards.loader_of(inner, shard, 0, (self._seed, shards.EVALUATION)):
+                    for batch in data_shards.loader_of(inner, shard, 0, (self._seed, data_shards.EVALUATION)):
                         self._signals.is_alive()
                         yield self._on_device(loader, batch)
             done = [*done, *todo]
@@ -285,7 +285,7 @@ class InJobLoop(InterruptibleLoop):
 
     @property
     def _adopted_shards(self) -> list[int]:
-        return shards.adopted(self._rank.order, self._world)[self._number]
+        return data_shards.adopted(self._rank.order, self._world)[self._number]
 
     def _take_over(self, state: HeldLoop) -> None:
         """Continue from the state of another rank."""

@@ -19,8 +19,7 @@ from lightning_sagemaker._lightning import Callback, rank_zero_info
 from lightning_sagemaker.callbacks.auto_resume import auto_resume_of
 from lightning_sagemaker.callbacks.interruption import SpotInterruption
 from lightning_sagemaker.data.position import WATCH
-from lightning_sagemaker.recovery import shards
-from lightning_sagemaker.recovery.apart import NeedsAllRanks
+from lightning_sagemaker.recovery import data_shards
 from lightning_sagemaker.recovery.bars import show_bars
 from lightning_sagemaker.recovery.held import HeldState, Moment, of_all_shards
 from lightning_sagemaker.recovery.hook_collectives import HookCollectives
@@ -30,6 +29,7 @@ from lightning_sagemaker.recovery.rank_loss import RanksChanged, end_of_job, is_
 from lightning_sagemaker.recovery.refused import CannotRecover, check, restarting_instead
 from lightning_sagemaker.recovery.regroup import Regroup, Transfer
 from lightning_sagemaker.recovery.replicas import Replicas
+from lightning_sagemaker.recovery.step_collectives import NeedsAllRanks
 from lightning_sagemaker.recovery.steps import Steps
 from lightning_sagemaker.recovery.weights_check import WeightsCheck
 from lightning_sagemaker.recovery.wire import End, Reply
@@ -310,7 +310,7 @@ class RecoveringFit(Callback):
             if len(combined.flattened) != 1:
                 raise CannotRecover(f"there are {len(combined.flattened)} training loaders")
             assert self._steps is not None
-            shards.deal(combined.flattened[0], self._steps.seed)
+            data_shards.deal(combined.flattened[0], self._steps.seed)
             getattr(combined.flattened[0], WATCH).mark = self._steps.with_place
 
     def _begin_validation(self) -> None:
@@ -325,5 +325,5 @@ class RecoveringFit(Callback):
         if loop._combined_loader is None or steps is None or self._trainer.sanity_checking:
             return
         for number, loader in enumerate(loop._combined_loader.flattened):
-            if shards.evaluate_shards(loader, lambda: steps.own_shards, steps.seed, limit):
+            if data_shards.evaluate_shards(loader, lambda: steps.own_shards, steps.seed, limit):
                 loop._max_batches[number] = len(loader)

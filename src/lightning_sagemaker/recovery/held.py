@@ -21,11 +21,11 @@ from lightning_sagemaker.callbacks.fit_entries import FitEntry, RankState
 from lightning_sagemaker.callbacks.fit_state import FitState
 from lightning_sagemaker.checkpoint.attributes import Held
 from lightning_sagemaker.checkpoint.metric_state import of_lost_rank
-from lightning_sagemaker.recovery import shards
+from lightning_sagemaker.recovery import data_shards
 from lightning_sagemaker.recovery.bars import is_bar
+from lightning_sagemaker.recovery.local_shards import decode, decode_states, encode
 from lightning_sagemaker.recovery.refused import CannotRecover
 from lightning_sagemaker.recovery.replicas import Replicas
-from lightning_sagemaker.recovery.sharded import decode, decode_states, encode
 from lightning_sagemaker.recovery.steps import Steps
 
 _State = dict[str, Any]
@@ -207,7 +207,7 @@ class HeldState:
         self._plain = self.attributes.now()
         held = state["held"]
         held["own"]["metrics"] = of_lost_rank(held["own"]["metrics"])
-        shards.as_shard(held["own"]["loaders"], self._shard)
+        data_shards.as_shard(held["own"]["loaders"], self._shard)
         self._held, self._at, self._steps.seed = held, state["at"], state["seed"]
 
 
@@ -225,7 +225,7 @@ def of_all_shards(states: Sequence[RankState], order: Sequence[int], world_size:
         if shard not in found:
             found[shard] = copy.deepcopy(states[0])
             found[shard]["metrics"] = of_lost_rank(states[0]["metrics"])
-        shards.as_shard(found[shard]["loaders"], shard)
+        data_shards.as_shard(found[shard]["loaders"], shard)
     return [found[shard] for shard in range(world_size)]
 
 

@@ -14,12 +14,12 @@ from lightning_sagemaker._compat.fsdp_groups import sharded_parameters
 from lightning_sagemaker._compat.in_job import call_module, call_strategy, closure_result, weigh_logged_at_end
 from lightning_sagemaker.checkpoint.attributes import Held, PlainAttributes
 from lightning_sagemaker.checkpoint.module_walk import ModuleWalk
-from lightning_sagemaker.recovery import shards
-from lightning_sagemaker.recovery.apart import StepReductions, unequal
+from lightning_sagemaker.recovery import data_shards
 from lightning_sagemaker.recovery.buffers import FIRST, SharedBuffers
 from lightning_sagemaker.recovery.overlapped import OverlappedMeans
 from lightning_sagemaker.recovery.replicas import Replicas
 from lightning_sagemaker.recovery.seeds import seed_batch
+from lightning_sagemaker.recovery.step_collectives import StepReductions, unequal
 
 
 class Steps:
@@ -72,7 +72,7 @@ class Steps:
     def with_place(self, batch: object, number: int) -> object:
         """The indices of a batch of this rank's own shard, whose data loading is seeded by its position."""
         epoch = self._trainer.fit_loop.epoch_progress.current.processed
-        return shards.with_place(batch, number, self._shard, self.seed, epoch)
+        return data_shards.with_place(batch, number, self._shard, self.seed, epoch)
 
     def begin_quorum(self, order: Sequence[int]) -> None:
         """Train on this rank's part of the shards from here on; accumulated gradients are dropped.
@@ -81,11 +81,11 @@ class Steps:
             order: Ranks of the quorum.
 
         """
-        self._adopted = shards.adopted(order, self._world_size)[self._shard]
+        self._adopted = data_shards.adopted(order, self._world_size)[self._shard]
         self._has_missing_ranks = len(order) < self._world_size
         self._shards_are_unequal = self._world_size % len(order) > 0
         self._reductions.drop()
-        self._first = shards.rank_of(FIRST, order, self._world_size)
+        self._first = data_shards.rank_of(FIRST, order, self._world_size)
         self._iterators, self._batches = {}, []
         self._evaluation.close()
         self._means.abandon()
@@ -121,7 +121,7 @@ class Steps:
         weigh_logged_at_end(self._trainer, len(self.own_shards))
 
     def reduce_logged(self, tensor: torch.Tensor, operation: object) -> torch.Tensor | None:
-        """As :meth:`.apart.StepReductions.reduce`."""
+        """As :meth:`.step_collectives.StepReductions.reduce`."""
         return self._reductions.reduce(tensor, operation)
 
     def with_adopted(self, optimizer: Any, closure: Callable[[], Any]) -> Any:
@@ -212,7 +212,7 @@ class Steps:
             self._epoch, self._iterators = epoch, {}
         if shard not in self._iterators:
             (loader,) = self._trainer.fit_loop._combined_loader.flattened
-            self._iterators[shard] = shards.loader_of(loader, shard, self._batches[0], (self.seed, epoch))
+            self._iterators[shard] = data_shards.loader_of(loader, shard, self._batches[0], (self.seed, epoch))
         return self._iterators[shard]
 
     def _seed(self, batch_idx: int, shard: int) -> None:

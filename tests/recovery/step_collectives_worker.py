@@ -14,7 +14,7 @@ from torch.distributed.nn import functional
 
 from lightning_sagemaker._compat.default_group import alone_in_default_group, refusing_collectives
 from lightning_sagemaker.collectives import clean_exit
-from lightning_sagemaker.recovery.apart import NeedsAllRanks, StepReductions
+from lightning_sagemaker.recovery.step_collectives import NeedsAllRanks, StepReductions
 
 ONE = torch.ones(2)
 COLLECTIVES: dict[str, Callable[[], object]] = {
