@@ -20,8 +20,8 @@ from lightning_sagemaker.callbacks.auto_resume import AutoResume
 from lightning_sagemaker.checkpoint.deferred import DeferredCopies
 from lightning_sagemaker.checkpoint.host_memory import HostMemory, RankFile, launcher_folder, newest_complete
 from lightning_sagemaker.checkpoint.neighbors import Neighbors
-from lightning_sagemaker.checkpoint.part_names import by_name, parts_of
 from lightning_sagemaker.checkpoint.rank_state import write_rank
+from lightning_sagemaker.checkpoint.sharded_entries import by_name, pop_sharded_entries
 from lightning_sagemaker.checkpoint.staging import Staging
 from lightning_sagemaker.collectives import forks
 from lightning_sagemaker.collectives.agreement import of_all
@@ -215,7 +215,7 @@ class MemoryCheckpoint(AsMade, Callback):
         self._join()
         with strategy.own_parts():
             rest = whole_checkpoint(trainer)
-        parts, optimizers = parts_of(rest), by_name(trainer.optimizers)
+        parts, optimizers = pop_sharded_entries(rest), by_name(trainer.optimizers)
         self._deferred = deferred = DeferredCopies()
         state = self._staging.copy(parts, deferred, optimizers)
         last, self._written = self._written, trainer.global_step

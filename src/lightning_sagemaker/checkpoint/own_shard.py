@@ -20,7 +20,7 @@ UNFINISHED = ".part"
 """Suffix of a folder that is being written."""
 
 
-class OwnPart:
+class OwnShard:
     """Writes the shard of this process, to a local folder or to S3.
 
     Args:
