@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from lightning_sagemaker._types import StateDict
 
 
-def parameters_in(groups: Iterable[StateDict]) -> list[nn.Parameter]:
+def parameters_in(groups: Iterable[Mapping[str, Iterable[nn.Parameter]]]) -> list[nn.Parameter]:
     """The parameters of all groups, in the order by which a ``state_dict`` numbers them."""
     return [parameter for group in groups for parameter in group["params"]]
 
