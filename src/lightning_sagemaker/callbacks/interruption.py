@@ -15,7 +15,7 @@ from lightning_sagemaker._compat.averages import swap_averages
 from lightning_sagemaker._compat.default_group import usual_collectives
 from lightning_sagemaker._compat.guard import TakenOver
 from lightning_sagemaker._compat.loops import LoopEvents, events_of
-from lightning_sagemaker._compat.trainer import callbacks_of
+from lightning_sagemaker._compat.trainer import ensure_callback
 from lightning_sagemaker._lightning import Callback, rank_zero_info, rank_zero_warn
 from lightning_sagemaker.callbacks.as_made import AsMade
 from lightning_sagemaker.callbacks.auto_resume import AutoResume, auto_resume_of
@@ -105,9 +105,8 @@ class SpotInterruption(AsMade, HasFolder, Callback):
         if stage == "fit" and self._events is None:
             self._events = events_of(trainer)
             self._events.after_batch.append(lambda: self._end_batch(trainer))
-            if not any(isinstance(callback, AutoResume) for callback in callbacks_of(trainer)):
-                # A checkpoint is of little use without AutoResume, whose setup Lightning calls next.
-                callbacks_of(trainer).append(AutoResume(search=False))
+            # A checkpoint is of little use without AutoResume, whose setup Lightning calls next if it is added.
+            ensure_callback(trainer, AutoResume(search=False))
         environment = getattr(trainer.strategy, "cluster_environment", None)
         if type(environment).__name__ == "SLURMEnvironment":
             return  # Lightning's handler saves and requeues the job

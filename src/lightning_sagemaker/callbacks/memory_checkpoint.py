@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 import torch.distributed as dist
 
 from lightning_sagemaker._compat.loops import LoopEvents, events_of
-from lightning_sagemaker._compat.trainer import callbacks_of, whole_checkpoint
+from lightning_sagemaker._compat.trainer import ensure_callback, whole_checkpoint
 from lightning_sagemaker._lightning import Callback, MisconfigurationException, rank_zero_info, rank_zero_warn
 from lightning_sagemaker.callbacks.as_made import AsMade
 from lightning_sagemaker.callbacks.auto_resume import AutoResume
@@ -122,10 +122,7 @@ class MemoryCheckpoint(AsMade, Callback):
         self._memory = HostMemory(found)
         self._events = events_of(trainer)
         self._events.after_batch.append(lambda: self._end_batch(trainer))
-        resume = next((one for one in callbacks_of(trainer) if isinstance(one, AutoResume)), None)
-        if resume is None:
-            resume = AutoResume(search=False)
-            callbacks_of(trainer).append(resume)  # its setup is called next
+        resume = ensure_callback(trainer, AutoResume(search=False))  # if it is added, its setup is called next
         if int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0)) > 0:
             resume.search()
         resume.look_in(lambda least: self._newest(trainer, least))
