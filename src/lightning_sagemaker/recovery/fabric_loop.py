@@ -106,7 +106,7 @@ class InJobLoop(InterruptibleLoop):
                 yield number
                 self.check_left()
                 self.batch = 0
-                if self._stops:
+                if self._votes.stops:
                     self.epoch += 1
                     self._stop()
             self.collectives.until_done(lambda: None)
@@ -141,9 +141,9 @@ class InJobLoop(InterruptibleLoop):
                 if self.steps.changes:
                     self.regroup()
             if self.batch % every == 0:
-                if self._stops:
+                if self._votes.stops:
                     self._stop()
-                if self._saves:
+                if self._votes.saves:
                     self.save()
         if not self.steps.stepped and not self._has_warned:
             self._has_warned = True
@@ -233,12 +233,12 @@ class InJobLoop(InterruptibleLoop):
     def save(self) -> Path | None:
         """As in :class:`~lightning_sagemaker.InterruptibleLoop`."""
         if self._within:
-            self._saves = True
+            self._votes.saves = True
             return None
         path = self.collectives.until_done(
             lambda: self._held.write((self.epoch, self.batch, self.step), self._loader, self._world)
         )
-        self._saves, self._saved_at = False, time.monotonic()
+        self._votes.saves, self._saved_at = False, time.monotonic()
         return path
 
     # Called by the strategy
@@ -251,7 +251,7 @@ class InJobLoop(InterruptibleLoop):
             if self.within:  # otherwise no end of a pass would undo this
                 self.collectives.stay_apart()
             return False
-        self._act_on(self.steps.flags)
+        self._votes.take(self.steps.flags)
         return True
 
     # Quorums
