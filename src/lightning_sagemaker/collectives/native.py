@@ -115,6 +115,22 @@ class NativeBackedGroup(ProcessGroup):
         return self.backend_name
 
     @untraced
+    def allreduce(self, tensors: Tensors, opts: AllreduceOptions | dist.ReduceOp | None = None) -> dist.Work:  # type: ignore[override]
+        """All-reduce in place by gloo or nccl.
+
+        Args:
+            tensors: A list with one tensor of any shape, or the tensor.
+            opts: ``AllreduceOptions``, a reduce operation, or None for a sum.
+
+        """
+        tensors, opts = allreduce_arguments(tensors, opts)
+        if reduces_by(opts, dist.ReduceOp.AVG) and tensors[0].device.type == "cpu":
+            return self.average(tensors, opts)
+        return (
+            self.add_up(tensors, opts) if reduces_by(opts, dist.ReduceOp.SUM) else self.native.allreduce(tensors, opts)
+        )
+
+    @untraced
     def add_up(self, tensors: list[torch.Tensor], opts: AllreduceOptions) -> dist.Work:
         """Sum over all processes, in place.
 
@@ -184,7 +200,7 @@ def _alltoall(
 
 
 for _name, _method in TRAMPOLINED.items():
-    if hasattr(ProcessGroup, _method):
+    if hasattr(ProcessGroup, _method) and _name not in vars(NativeBackedGroup):
         setattr(NativeBackedGroup, _name, _alltoall if _name == "alltoall" else _forward(_method))
 
 

@@ -133,11 +133,7 @@ class SMDDPProcessGroup(NativeBackedGroup):
         # The operation compares equal to a constant from the left only, so `in` would not find it.
         if not any(reduces_by(opts, supported) for supported in SUPPORTED_OPERATIONS):
             self.refuse("ReduceOp", self._refuses_others)
-        if reduces_by(opts, dist.ReduceOp.AVG) and tensors[0].device.type == "cpu":
-            return self.average(tensors, opts)
-        if reduces_by(opts, dist.ReduceOp.SUM):
-            return self.add_up(tensors, opts)
-        return self.native.allreduce(tensors, opts)
+        return super().allreduce(tensors, opts)
 
     @untraced
     def add_up(self, tensors: list[torch.Tensor], opts: AllreduceOptions) -> dist.Work:
