@@ -15,6 +15,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
+from lightning_sagemaker._compat.dtensor import local_of
 from lightning_sagemaker._compat.pytree import tree_map_only
 from lightning_sagemaker._compat.trainer import callbacks_of
 from lightning_sagemaker._lightning import Callback
@@ -161,7 +162,7 @@ def given_back(state: StateDict) -> StateDict:
 
 def _part(parameter: Tensor) -> Tensor:
     """Some elements, from the middle, as the first rows of a vocabulary may be padding."""
-    local = parameter.to_local() if isinstance(parameter, DTensor) else parameter
+    local = local_of(parameter)
     middle = local.numel() // 2
     return local.detach().flatten()[middle : middle + _ELEMENTS]
 

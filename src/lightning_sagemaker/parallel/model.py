@@ -20,7 +20,7 @@ from lightning_sagemaker.parallel.chain import Ends, find_cut
 from lightning_sagemaker.parallel.degrees import ParallelConfigError
 from lightning_sagemaker.parallel.delayed import is_delayed, materialize, prepare
 from lightning_sagemaker.parallel.engine import PipelineEngine
-from lightning_sagemaker.parallel.groups import ParallelGroups
+from lightning_sagemaker.parallel.groups import ParallelGroups, broadcast_from_first
 from lightning_sagemaker.parallel.overlap import OverlappedReduction
 from lightning_sagemaker.parallel.plans import tensor_plan
 from lightning_sagemaker.parallel.stage import Stages
@@ -132,14 +132,9 @@ class PipelinedModel:
         """Parameters of this process."""
         return self.stages.parameters
 
-    @torch.no_grad()
     def _make_equal(self) -> None:
         """Broadcast the first replica's weights to all replicas of a stage, and tied weights from the first stage."""
-        group = self._groups.groups["DP"]
-        if dist.get_world_size(group) > 1:
-            source = dist.get_global_rank(group, 0)
-            for tensor in [*self.parameters, *self._root.buffers()]:
-                dist.broadcast(tensor.data, source, group)
+        broadcast_from_first([*self.parameters, *self._root.buffers()], self._groups.groups["DP"])
         self.tied.make_equal()
 
     def reduce_gradients(self) -> None:

@@ -14,6 +14,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
 
+from lightning_sagemaker._compat.dtensor import local_of
 from lightning_sagemaker._compat.sharding import (
     SHARDS_ON_CPU,
     CPUOffloadPolicy,
@@ -208,6 +209,6 @@ def clip_norm(parameters: Iterable[nn.Parameter], max_norm: float) -> Tensor:
     total = torch.stack(squares).sum().sqrt()
     factor = (max_norm / (total + 1e-6)).clamp(max=1.0)
     for gradient in gradients:
-        local = gradient.to_local() if isinstance(gradient, DTensor) else gradient
+        local = local_of(gradient)
         local.mul_(factor.to(local.dtype))
     return total

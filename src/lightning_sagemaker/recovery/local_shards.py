@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
+from lightning_sagemaker._compat.dtensor import with_local
 from lightning_sagemaker._compat.param_groups import parameters_in
-from lightning_sagemaker._compat.sharding import with_local
 
 _SHARD = "shard of a DTensor"
 """Marks a shard, in a tuple with its tensor."""

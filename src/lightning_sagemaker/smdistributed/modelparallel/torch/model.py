@@ -12,16 +12,18 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from lightning_sagemaker._compat.dtensor import local_of
 from lightning_sagemaker.parallel import delayed, gradients
 from lightning_sagemaker.parallel.degrees import PipelineError
 from lightning_sagemaker.parallel.engine import share_results
+from lightning_sagemaker.parallel.groups import broadcast_from_first
 from lightning_sagemaker.parallel.model import PipelinedModel
 from lightning_sagemaker.parallel.overlap import OverlappedReduction
 from lightning_sagemaker.smdistributed.modelparallel.torch.hooks import Hooks
-from lightning_sagemaker.smdistributed.modelparallel.torch.own_parts import OwnParts, broadcast_weights, load_present
+from lightning_sagemaker.smdistributed.modelparallel.torch.own_parts import OwnParts, load_present
 from lightning_sagemaker.smdistributed.modelparallel.torch.partition import assigned_ends, named_as_in_aws, shared_plan
 from lightning_sagemaker.smdistributed.modelparallel.torch.passes import Passes, Replicas
-from lightning_sagemaker.smdistributed.modelparallel.torch.sharded import ShardedParameters, local_of
+from lightning_sagemaker.smdistributed.modelparallel.torch.sharded import ShardedParameters
 from lightning_sagemaker.smdistributed.modelparallel.torch.state_mod import state
 from lightning_sagemaker.smdistributed.modelparallel.torch.step import moved
 
@@ -103,7 +105,7 @@ class DistributedModel(OwnParts, Passes, Hooks, nn.Module):
         if self._is_alone:
             delayed.materialize(self.module)
             self.module.to(state.device)
-            broadcast_weights(self.module, state.groups.groups["RDP"])
+            broadcast_from_first([*self.module.parameters(), *self.module.buffers()], state.groups.groups["RDP"])
             if state.groups.degrees.shard > 1:
                 self.sharded = ShardedParameters(self.module, state.groups.degrees, state.device)
 

@@ -10,10 +10,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from lightning_sagemaker._compat.dtensor import local_of
 from lightning_sagemaker._compat.param_groups import parameters_in
 from lightning_sagemaker.parallel.optimizer_scope import check_scope
 from lightning_sagemaker.smdistributed.modelparallel.torch.model import IS_PARTIAL
-from lightning_sagemaker.smdistributed.modelparallel.torch.sharded import ShardedParameters, local_of
+from lightning_sagemaker.smdistributed.modelparallel.torch.sharded import ShardedParameters
 from lightning_sagemaker.smdistributed.modelparallel.torch.state_mod import state
 
 if TYPE_CHECKING:

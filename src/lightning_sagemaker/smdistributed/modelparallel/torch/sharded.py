@@ -87,11 +87,6 @@ class ShardedParameters:
         return map_state(content, parameters_in(optimizer.param_groups), shard_of if is_partial else part_of)
 
 
-def local_of(value: T) -> T | Tensor:
-    """This process's shard of a tensor; other values unchanged."""
-    return value.to_local() if isinstance(value, DTensor) else value
-
-
 def whole_of(value: T) -> T | Tensor:
     """The full tensor of this process's shard, on the CPU. Collective over its ranks."""
     return value.full_tensor().cpu() if isinstance(value, DTensor) else value
