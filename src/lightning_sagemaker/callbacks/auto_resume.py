@@ -12,8 +12,8 @@ from lightning_sagemaker._compat.guard import TakenOver
 from lightning_sagemaker._compat.loops import LoopEvents, events_of
 from lightning_sagemaker._compat.trainer import callback_of, is_tuning
 from lightning_sagemaker._lightning import Callback, rank_zero_info
-from lightning_sagemaker.callbacks.as_made import AsMade
 from lightning_sagemaker.callbacks.completed_fits import complete, completed
+from lightning_sagemaker.callbacks.copied_by_arguments import CopiedByArguments
 from lightning_sagemaker.callbacks.fit_state import FitState
 from lightning_sagemaker.callbacks.late_saves import LateSaves
 from lightning_sagemaker.callbacks.logged_runs import load_logged_runs, save_logged_runs
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from lightning_sagemaker._types import Checkpoint, LightningModule, PathLike, Trainer
 
 
-class AutoResume(AsMade, HasFolder, Callback):
+class AutoResume(CopiedByArguments, HasFolder, Callback):
     """Makes ``trainer.fit`` resume from the newest complete checkpoint, if there is one and no ``ckpt_path`` was passed.
 
     Rank zero selects the checkpoint with the most steps and broadcasts its path, so all ranks load the same one.

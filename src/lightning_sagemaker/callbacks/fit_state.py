@@ -13,7 +13,8 @@ from lightning_sagemaker._compat.callback_states import (
     restore_callback_states,
 )
 from lightning_sagemaker._compat.loop_state import loop_state
-from lightning_sagemaker._compat.loops import LoopEvents, Phase, phase_of
+from lightning_sagemaker._compat.loops import LoopEvents
+from lightning_sagemaker._compat.phase import Phase, phase_of
 from lightning_sagemaker._compat.plain_copy import plain_copy
 from lightning_sagemaker._compat.reloads import reload_as, set_reloads
 from lightning_sagemaker._compat.resume_loops import is_cut, reopen_epoch, resume_fit

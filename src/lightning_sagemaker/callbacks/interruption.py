@@ -17,10 +17,10 @@ from lightning_sagemaker._compat.guard import TakenOver
 from lightning_sagemaker._compat.loops import LoopEvents, events_of
 from lightning_sagemaker._compat.trainer import ensure_callback
 from lightning_sagemaker._lightning import Callback, rank_zero_info, rank_zero_warn
-from lightning_sagemaker.callbacks.as_made import AsMade
 from lightning_sagemaker.callbacks.auto_resume import AutoResume, auto_resume_of
+from lightning_sagemaker.callbacks.copied_by_arguments import CopiedByArguments
 from lightning_sagemaker.callbacks.places import HasFolder, checkpoint_folder, name_of, names_in, outdated, remove
-from lightning_sagemaker.callbacks.shared_folder import without_old_ones
+from lightning_sagemaker.callbacks.shared_folder import delete_or_warn
 from lightning_sagemaker.callbacks.signals import StopSignals
 from lightning_sagemaker.callbacks.stop_votes import StopVotes
 from lightning_sagemaker.collectives.agreement import of_all
@@ -45,7 +45,7 @@ class Interrupted(SystemExit):
     """Training was stopped by a signal; its state is in a checkpoint."""
 
 
-class SpotInterruption(AsMade, HasFolder, Callback):
+class SpotInterruption(CopiedByArguments, HasFolder, Callback):
     """Stops all ranks together when any of them receives a signal, and saves every few minutes.
 
     SageMaker sends SIGTERM two minutes before it reclaims a spot instance, and not to every process at the same time.
@@ -250,7 +250,7 @@ class SpotInterruption(AsMade, HasFolder, Callback):
                 f"Saving takes {self._save_seconds:.1f} s; saving every {self._interval:.0f} s to limit overhead."
             )
         if trainer.is_global_zero:
-            without_old_ones(folder, lambda: self._remove_old(trainer, folder))
+            delete_or_warn(folder, lambda: self._remove_old(trainer, folder))
         return path
 
     def _remove_old(self, trainer: Trainer, folder: str) -> None:

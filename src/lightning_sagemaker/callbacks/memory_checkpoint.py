@@ -15,8 +15,8 @@ import torch.distributed as dist
 from lightning_sagemaker._compat.loops import LoopEvents, events_of
 from lightning_sagemaker._compat.trainer import ensure_callback, whole_checkpoint
 from lightning_sagemaker._lightning import Callback, MisconfigurationException, rank_zero_info, rank_zero_warn
-from lightning_sagemaker.callbacks.as_made import AsMade
 from lightning_sagemaker.callbacks.auto_resume import AutoResume
+from lightning_sagemaker.callbacks.copied_by_arguments import CopiedByArguments
 from lightning_sagemaker.checkpoint.deferred import DeferredCopies
 from lightning_sagemaker.checkpoint.host_memory import HostMemory, RankFile, launcher_folder, newest_complete
 from lightning_sagemaker.checkpoint.neighbors import Neighbors
@@ -51,7 +51,7 @@ class _Outcome(NamedTuple):
     failure: str | None
 
 
-class MemoryCheckpoint(AsMade, Callback):
+class MemoryCheckpoint(CopiedByArguments, Callback):
     """Keeps each rank's training state in memory, from which :class:`AutoResume` resumes after a restart of the processes.
 
     For models without replicas, sharded across the ranks by ``"smddp_fsdp"`` or ``"smp"``, whose ranks cannot continue
