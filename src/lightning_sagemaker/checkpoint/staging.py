@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from lightning_sagemaker._compat.dtensor import local_of
-from lightning_sagemaker._compat.sharding import with_local
+from lightning_sagemaker._compat.dtensor import local_of, with_local
 from lightning_sagemaker.checkpoint.deferred import DeferredCopies
 
 _Path = tuple[str | int, ...]
