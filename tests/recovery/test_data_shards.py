@@ -27,7 +27,7 @@ from lightning_sagemaker.data.captured import Capture
 from lightning_sagemaker.data.tracked import release, watch
 from lightning_sagemaker.recovery import data_shards
 from lightning_sagemaker.recovery.coordinator_client import RecoveryError
-from lightning_sagemaker.recovery.seeds import seed_batch
+from lightning_sagemaker.recovery.seeds import seed_batch, seeded_batch
 
 DATA = TensorDataset(torch.arange(103))
 
@@ -79,7 +79,7 @@ def test_what_data_draws_is_the_same_whichever_rank_loads_it(workers):
     own = DataLoader(Noisy(), 4, sampler=sampler(2), collate_fn=masked, **workers)
     other = DataLoader(Noisy(), 4, sampler=sampler(0), collate_fn=masked)
     loader, watched = watch(own, print)
-    watched.mark = lambda batch, number: data_shards.with_place(batch, number, 2, 7, 1)
+    watched.mark = lambda batch, number: seeded_batch(batch, 7, 1, number, 2)
     found = list(loader)
     adopted = list(data_shards.loader_of(other, 2, 5, (7, 1)))
     assert len(adopted) == len(found) - 5
@@ -208,9 +208,9 @@ def test_random_numbers_follow_from_seed_batch_and_shard():
         seed_batch(*place)
         return torch.rand(()).item(), random.random(), float(np.random.rand())
 
-    first = draw(7, 3, 1)
-    assert draw(7, 3, 1) == first
-    others = [draw(8, 3, 1), draw(7, 4, 1), draw(7, 3, 2)]
+    first = draw(7, 0, 3, 1)
+    assert draw(7, 0, 3, 1) == first
+    others = [draw(8, 0, 3, 1), draw(7, 1, 3, 1), draw(7, 0, 4, 1), draw(7, 0, 3, 2)]
     assert all(a != b for other in others for a, b in zip(first, other, strict=True))
 
 

@@ -159,7 +159,7 @@ class InJobLoop(InterruptibleLoop):
             self._signals.is_alive()
             batch = self._next(loader, shard)
             adopts = shard if shard != self._number else None
-            seed_batch(self._seed, (self.epoch << 32) + self.batch, shard)
+            seed_batch(self._seed, self.epoch, self.batch, shard)
             unchanged = nullcontext() if adopts is None else self._held.unchanged_by(shard)
             apart = self.collectives.one_pass(adopts is not None)
             with self.steps.one_pass(adopts, self._strategy.parameters), unchanged, apart:

@@ -311,7 +311,7 @@ class RecoveringFit(Callback):
                 raise CannotRecover(f"there are {len(combined.flattened)} training loaders")
             assert self._steps is not None
             data_shards.deal(combined.flattened[0], self._steps.seed)
-            getattr(combined.flattened[0], WATCH).mark = self._steps.with_place
+            getattr(combined.flattened[0], WATCH).mark = self._steps.seeded_batch
 
     def _begin_validation(self) -> None:
         assert self._steps is not None

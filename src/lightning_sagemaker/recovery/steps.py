@@ -18,7 +18,7 @@ from lightning_sagemaker.recovery import data_shards
 from lightning_sagemaker.recovery.buffers import FIRST, SharedBuffers
 from lightning_sagemaker.recovery.overlapped import OverlappedMeans
 from lightning_sagemaker.recovery.replicas import Replicas
-from lightning_sagemaker.recovery.seeds import seed_batch
+from lightning_sagemaker.recovery.seeds import seed_batch, seeded_batch
 from lightning_sagemaker.recovery.step_collectives import StepReductions, unequal
 
 
@@ -69,10 +69,10 @@ class Steps:
         """This rank's own shards, and those that it has adopted."""
         return [self._shard, *self._adopted]
 
-    def with_place(self, batch: object, number: int) -> object:
+    def seeded_batch(self, batch: object, number: int) -> object:
         """The indices of a batch of this rank's own shard, whose data loading is seeded by its position."""
         epoch = self._trainer.fit_loop.epoch_progress.current.processed
-        return data_shards.with_place(batch, number, self._shard, self.seed, epoch)
+        return seeded_batch(batch, self.seed, epoch, number, self._shard)
 
     def begin_quorum(self, order: Sequence[int]) -> None:
         """Train on this rank's part of the shards from here on; accumulated gradients are dropped.
@@ -217,4 +217,4 @@ class Steps:
 
     def _seed(self, batch_idx: int, shard: int) -> None:
         epoch = self._trainer.fit_loop.epoch_progress.current.processed
-        seed_batch(self.seed, (epoch << 32) + batch_idx, shard)
+        seed_batch(self.seed, epoch, batch_idx, shard)
