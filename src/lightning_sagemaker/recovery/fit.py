@@ -28,7 +28,6 @@ from lightning_sagemaker.recovery.log_files import begin_writing, end_writing
 from lightning_sagemaker.recovery.rank_loss import RanksChanged, end_of_job, is_rank_loss
 from lightning_sagemaker.recovery.refused import CannotRecover, check, restarting_instead
 from lightning_sagemaker.recovery.regroup import Regroup, Transfer
-from lightning_sagemaker.recovery.replicas import Replicas
 from lightning_sagemaker.recovery.step_collectives import NeedsAllRanks
 from lightning_sagemaker.recovery.steps import Steps
 from lightning_sagemaker.recovery.weights_check import WeightsCheck
@@ -42,28 +41,20 @@ class RecoveringFit(Callback):
         rank: This process as a rank of the job.
         form: Creates the default group of a quorum, and updates the strategy's ranks. Collective over them.
         world_size: Number of shards of the job.
-        replicas: Replicas of the model, if each is sharded across several ranks.
         is_asked: Whether the script has set ``recovery="in_job"``.
 
     """
 
     flags_are_its_own = True
 
-    def __init__(
-        self,
-        rank: JobRank,
-        form: Callable[[Reply], None],
-        world_size: int,
-        replicas: Replicas | None = None,
-        is_asked: bool = True,
-    ) -> None:
+    def __init__(self, rank: JobRank, form: Callable[[Reply], None], world_size: int, is_asked: bool = True) -> None:
         self._rank, self._client, self._form, self._world_size = rank, rank.client, form, world_size
-        self._replicas, self._is_asked = replicas, is_asked
+        self._is_asked = is_asked
         self._events: LoopEvents | None = None
         self._held: HeldState | None = None
         self._end: End | None = None
         self._steps: Steps | None = None
-        self._arguments, self._weights = tuple[Any, ...](), WeightsCheck(replicas is None, rank.client, is_asked)
+        self._arguments, self._weights = tuple[Any, ...](), WeightsCheck(rank.replicas is None, rank.client, is_asked)
         self._leads, self._changes = rank.order[0] == rank.number and not rank.joins, False
 
     # Called by Lightning
@@ -81,11 +72,10 @@ class RecoveringFit(Callback):
         if self._leads:
             begin_writing(trainer.loggers)
         resume = auto_resume_of(trainer).fit_state
-        number, seed = self._rank.number, self._rank.seed
-        self._steps = Steps(trainer, resume.modules, number, self._world_size, seed, self._commit, self._replicas)
+        self._steps = Steps(trainer, resume.modules, self._rank, self._world_size, self._commit)
         self._begin_quorum()
         events = self._events = events_of(trainer)
-        self._held = HeldState(trainer, resume, self._steps, number, self._replicas)
+        self._held = HeldState(trainer, resume, self._steps, self._rank)
         self._hooks, self._is_notified = HookCollectives(trainer.strategy.root_device), announces_weight_update(trainer)
         resume.complete = lambda states: of_all_shards(states, self._rank.order, self._world_size)
         inner = events.run_override
@@ -242,7 +232,7 @@ class RecoveringFit(Callback):
             held.leave_validation()
         if self._leads:
             end_writing(trainer.loggers)
-        state, replicas = Transfer(held.all_of_it, held.take_over), self._replicas
+        state, replicas = Transfer(held.all_of_it, held.take_over), self._rank.replicas
         shards_of = None if replicas is None else Transfer(held.weights, held.put_weights, replicas.size)
         regroup = Regroup(self._rank, self._form, state, shards_of, lambda: end_writing(trainer.loggers))
         self._end = regroup(lambda: held.at, lambda: trainer.global_step, trainer.strategy.root_device)

@@ -23,9 +23,9 @@ from lightning_sagemaker.checkpoint.attributes import Held
 from lightning_sagemaker.checkpoint.metric_state import of_lost_rank
 from lightning_sagemaker.recovery import data_shards
 from lightning_sagemaker.recovery.bars import is_bar
+from lightning_sagemaker.recovery.job_rank import JobRank
 from lightning_sagemaker.recovery.local_shards import decode, decode_states, encode
 from lightning_sagemaker.recovery.refused import CannotRecover
-from lightning_sagemaker.recovery.replicas import Replicas
 from lightning_sagemaker.recovery.steps import Steps
 
 _State = dict[str, Any]
@@ -56,20 +56,17 @@ class HeldState:
         trainer: The Trainer.
         fit_state: The fit's state that is not in Lightning's checkpoints.
         steps: The steps of the fit.
-        shard: This rank's own shard of the data.
-        replicas: Replicas of the model, if each is sharded across several ranks. Then weights and optimizer states are not
-            in the result of :meth:`all_of_it`.
+        rank: This process as a rank of the job. With replicas of sharded models, weights and optimizer states are not in
+            the result of :meth:`all_of_it`.
 
     Attributes:
         is_current: Whether the weights are still those of the state; False from a step to the next :meth:`take`.
 
     """
 
-    def __init__(
-        self, trainer: Any, fit_state: FitState, steps: Steps, shard: int, replicas: Replicas | None = None
-    ) -> None:
-        self._trainer, self.fit_state, self._steps, self._shard = trainer, fit_state, steps, shard
-        self._replicas = replicas
+    def __init__(self, trainer: Any, fit_state: FitState, steps: Steps, rank: JobRank) -> None:
+        self._trainer, self.fit_state, self._steps = trainer, fit_state, steps
+        self._shard, self._replicas = rank.number, rank.replicas
         self.attributes = fit_state.attributes
         self._held: _State | None = None
         self._plain: Held = []

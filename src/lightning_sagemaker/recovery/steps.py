@@ -16,8 +16,8 @@ from lightning_sagemaker.checkpoint.attributes import Held, PlainAttributes
 from lightning_sagemaker.checkpoint.module_walk import ModuleWalk
 from lightning_sagemaker.recovery import data_shards
 from lightning_sagemaker.recovery.buffers import FIRST, SharedBuffers
+from lightning_sagemaker.recovery.job_rank import JobRank
 from lightning_sagemaker.recovery.overlapped import OverlappedMeans
-from lightning_sagemaker.recovery.replicas import Replicas
 from lightning_sagemaker.recovery.seeds import seed_batch, seeded_batch
 from lightning_sagemaker.recovery.step_collectives import StepReductions, unequal
 
@@ -28,12 +28,10 @@ class Steps:
     Args:
         trainer: The Trainer.
         modules: A walk over the trained module, repeated in each step.
-        shard: This rank's own shard.
+        rank: This process as a rank of the job.
         world_size: Number of shards of the job.
-        seed: The job's seed of random numbers.
         commit: Votes on a step whose gradients are reduced. Its arguments are whether this rank's are valid, and a function
             to run while the votes are collected, without collectives.
-        replicas: Replicas of the model, if each is sharded across several ranks.
 
     """
 
@@ -41,15 +39,13 @@ class Steps:
         self,
         trainer: Any,
         modules: ModuleWalk,
-        shard: int,
+        rank: JobRank,
         world_size: int,
-        seed: int,
         commit: Callable[[bool, Callable[[], None]], None],
-        replicas: Replicas | None = None,
     ) -> None:
-        self._trainer, self._shard, self._world_size, self.seed = trainer, shard, world_size, seed
-        self._commit, self._means = commit, OverlappedMeans(world_size, replicas)
-        self._replicas = replicas
+        self._trainer, self._shard, self._world_size, self.seed = trainer, rank.number, world_size, rank.seed
+        self._commit, self._means = commit, OverlappedMeans(world_size, rank.replicas)
+        self._replicas = rank.replicas
         self._modules = modules
         self._adopted: list[int] = []
         self._reduces_in_this_backward = self._has_missing_ranks = self._shards_are_unequal = False

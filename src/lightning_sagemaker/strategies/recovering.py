@@ -85,7 +85,7 @@ class RecoversInJob(JoinsQuorum, Host):
             rank.restarts = False  # the script's next Trainer does not resume
             if (module := self.lightning_module) is not None:
                 resume_from_newest(module.trainer)
-        self._fit = RecoveringFit(rank, self.form, self.shards, rank.replicas, self.is_asked)
+        self._fit = RecoveringFit(rank, self.form, self.shards, self.is_asked)
         return rank
 
     def set_world_ranks(self) -> None:
