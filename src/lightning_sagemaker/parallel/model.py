@@ -67,6 +67,7 @@ class PipelinedModel:
         device: torch.device,
         step: Callable[[Any], Any],
         microbatch: Any,
+        *,
         stages_per_rank: int = 1,
         ends: Ends = None,
         recompute: bool = False,

@@ -71,6 +71,7 @@ def shard_module(
     root: nn.Module,
     mesh: DeviceMesh,
     methods: Iterable[str],
+    *,
     recompute: bool = False,
     offload: bool = False,
     options: ShardOptions | None = None,

@@ -159,9 +159,9 @@ class SMPStrategy(ReplicaBatches, DelayedModel, PipelineCheckpoints, ParallelLay
                     self.root_device,
                     step,
                     microbatch,
-                    self._stages_per_rank,
-                    self._ends,
-                    self.activation_checkpointing,
+                    stages_per_rank=self._stages_per_rank,
+                    ends=self._ends,
+                    recompute=self.activation_checkpointing,
                 )
             rank_zero_info(self._pipeline.summary)
             self._script_gradients = ScriptGradients(self._pipeline, module, callbacks_of(module.trainer))

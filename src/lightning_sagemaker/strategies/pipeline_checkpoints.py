@@ -19,10 +19,8 @@ from lightning_sagemaker.strategies.sharded_checkpoints import ShardedCheckpoint
 if TYPE_CHECKING:
     from torch.optim import Optimizer
 
-    from lightning_sagemaker._types import Checkpoint, PathLike, StateDict
-
-if TYPE_CHECKING:
     from lightning_sagemaker._lightning import DDPStrategy as Host
+    from lightning_sagemaker._types import Checkpoint, PathLike, StateDict
 else:
     Host = object
 

@@ -21,12 +21,9 @@ from lightning_sagemaker.collectives.reduction.topology import Groups, Topology
 from lightning_sagemaker.strategies.host import Host
 
 if TYPE_CHECKING:
-    from lightning_sagemaker._types import Checkpoint
-
-
-if TYPE_CHECKING:
     from lightning_sagemaker._lightning import DDPStrategy as TrainerHost
     from lightning_sagemaker._lightning import FabricDDPStrategy as FabricHost
+    from lightning_sagemaker._types import Checkpoint
 else:
     TrainerHost = FabricHost = object
 

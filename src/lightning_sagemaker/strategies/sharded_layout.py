@@ -93,8 +93,15 @@ class ShardedLayout(ParallelLayout):
                 found = tensor.data.to(self.root_device)  # one at a time, as all of them may not fit there
                 dist.broadcast(found, 0)
                 tensor.data.copy_(found)
-        saving = self.activation_checkpointing, self.degrees.offload_activations
-        if shard_module(module, mesh, methods, *saving, self.sharding_options()):
+        is_one_unit = shard_module(
+            module,
+            mesh,
+            methods,
+            recompute=self.activation_checkpointing,
+            offload=self.degrees.offload_activations,
+            options=self.sharding_options(),
+        )
+        if is_one_unit:
             rank_zero_info(
                 f"{type(module).__name__} has no repeated blocks, so its parameters are gathered all at once. HINT:"
                 " with strategy='smddp_fsdp', auto_wrap_policy={Block} names the classes to gather separately."
