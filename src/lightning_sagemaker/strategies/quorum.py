@@ -13,8 +13,8 @@ from lightning_sagemaker._lightning import rank_zero_info, rank_zero_only
 from lightning_sagemaker.environment import SageMakerEnvironment
 from lightning_sagemaker.job import SageMakerJob
 from lightning_sagemaker.recovery import on_gpu
+from lightning_sagemaker.recovery.calling_code import is_read_by_script
 from lightning_sagemaker.recovery.coordinator_client import RecoveryError
-from lightning_sagemaker.recovery.early import is_read_by_script
 from lightning_sagemaker.recovery.job_rank import JobRank, job_rank
 from lightning_sagemaker.recovery.rank_loss import restart_after_losses
 from lightning_sagemaker.recovery.supervised import is_supervised
