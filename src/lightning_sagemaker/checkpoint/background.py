@@ -25,7 +25,8 @@ from torch.optim import Optimizer
 from lightning_sagemaker._compat.store import process_store
 from lightning_sagemaker.checkpoint.atomic_write import sync_folder
 from lightning_sagemaker.checkpoint.deferred import DeferredCopies
-from lightning_sagemaker.checkpoint.find import META, fits_before, write_sums
+from lightning_sagemaker.checkpoint.find import fits_before
+from lightning_sagemaker.checkpoint.integrity import META, write_checksums
 from lightning_sagemaker.checkpoint.messages import Messages, Refusal
 from lightning_sagemaker.checkpoint.own_shard import UNFINISHED, OwnShard, Written
 from lightning_sagemaker.checkpoint.s3 import S3CheckpointIO
@@ -258,7 +259,7 @@ class BackgroundSave:
         if part.is_remote:
             self._remote().finish_parts(task.place, task.step, everything, task.fits)
         else:
-            write_sums(part.folder, everything)
+            write_checksums(part.folder, everything)
             _put_in_place(part.folder, Path(task.place))
 
     def _collect_results(self, messages: Messages) -> list[Written | str]:

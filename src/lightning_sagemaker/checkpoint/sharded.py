@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 import torch.distributed as dist
 
-from lightning_sagemaker.checkpoint.find import SUMS, file_sum, fits_before, write_sums
+from lightning_sagemaker.checkpoint.find import fits_before
+from lightning_sagemaker.checkpoint.integrity import CHECKSUMS, size_and_checksum, write_checksums
 from lightning_sagemaker.checkpoint.s3 import SCHEME, S3CheckpointIO
 from lightning_sagemaker.collectives.agreement import from_first, of_all, run_and_sync_errors
 
@@ -61,8 +62,8 @@ class ShardedCheckpointer:
         folder = _scratch() if is_remote else Path(place)
 
         def prepare() -> None:
-            if is_first and (folder / SUMS).is_file():  # of an earlier checkpoint
-                (folder / SUMS).unlink()
+            if is_first and (folder / CHECKSUMS).is_file():  # of an earlier checkpoint
+                (folder / CHECKSUMS).unlink()
 
         run_and_sync_errors(prepare)
         try:
@@ -71,7 +72,7 @@ class ShardedCheckpointer:
 
             def send() -> None:
                 for path in _own(folder):
-                    own[path.name] = self.remote.put_part(place, path) if is_remote else file_sum(path)
+                    own[path.name] = self.remote.put_part(place, path) if is_remote else size_and_checksum(path)
 
             run_and_sync_errors(send)
             sums = {name: facts for part in of_all(own, dist.get_world_size()) for name, facts in part.items()}
@@ -80,7 +81,7 @@ class ShardedCheckpointer:
                 if is_first and is_remote:
                     self.remote.finish_parts(place, step, sums, fits_before(checkpoint))
                 elif is_first:
-                    write_sums(folder, sums)
+                    write_checksums(folder, sums)
 
             run_and_sync_errors(finish)
         finally:

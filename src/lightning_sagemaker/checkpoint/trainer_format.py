@@ -12,7 +12,7 @@ import torch.distributed.checkpoint as dcp
 
 from lightning_sagemaker._compat.dcp import read_whole
 from lightning_sagemaker.checkpoint.atomic_write import CheckpointError
-from lightning_sagemaker.checkpoint.find import META
+from lightning_sagemaker.checkpoint.integrity import META
 from lightning_sagemaker.checkpoint.sharded_entries import OPTIMIZER, by_name
 from lightning_sagemaker.collectives.agreement import run_and_sync_errors
 
