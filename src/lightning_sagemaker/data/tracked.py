@@ -47,7 +47,7 @@ def watch(loader: Any, report: Callable[[str], None]) -> tuple[Any, Watch]:
         return loader, found
     watched = Watch(loader, report)
     if not isinstance(loader, DataLoader):
-        return Foreign(loader, watched), watched
+        return TrackedIterable(loader, watched), watched
     kind = type(loader)
     mixin = _Seeking if iterates_as_torch(kind) else _Replaying
     setattr(loader, WATCH, watched)
@@ -258,7 +258,7 @@ class _Replaying(DataLoader[Any]):
         return _begin(getattr(self, WATCH), super().__iter__)
 
 
-class Foreign:
+class TrackedIterable:
     """Wraps an iterable that is not a ``DataLoader``, and tracks it."""
 
     def __init__(self, inner: Iterable[Any], watched: Watch) -> None:
