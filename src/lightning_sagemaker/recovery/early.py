@@ -20,7 +20,8 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
-from lightning_sagemaker._compat.default_group import another_default_group, done, fill, tensors_in, watch_results
+from lightning_sagemaker._compat.collective_results import tensors_in, watch_results
+from lightning_sagemaker._compat.default_group import another_default_group, done, fill
 from lightning_sagemaker.recovery.calling_code import library_functions, line_of_script
 from lightning_sagemaker.recovery.wire import Info
 
