@@ -27,7 +27,7 @@ class StopVotes:
     """
 
     def __init__(self, overhead: float) -> None:
-        self._reduce = AsyncMaxReduce(None)
+        self._reduce = AsyncMaxReduce()
         self.training, self.evaluation = Pace(overhead), Pace(overhead)
         self.stops = self.saves = False
 
