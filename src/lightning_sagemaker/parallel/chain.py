@@ -16,7 +16,7 @@ from lightning_sagemaker.parallel.containers import map_tensors
 from lightning_sagemaker.parallel.degrees import ParallelConfigError
 from lightning_sagemaker.parallel.delayed import is_delayed, on_shapes
 from lightning_sagemaker.parallel.partition import Partition, make_partition
-from lightning_sagemaker.parallel.trace import NotOnShapes, Trace, trace
+from lightning_sagemaker.parallel.trace import NeedsRealValues, Trace, trace
 from lightning_sagemaker.parallel.untouched import untouched
 
 Ends = Sequence[int] | Callable[[Blocks], Sequence[int] | None] | None
@@ -51,10 +51,10 @@ def find_cut(
         def attempt(blocks: Blocks) -> tuple[Blocks, Trace, Partition]:
             try:
                 traced = trace(root, blocks, step, microbatch, fake)
-            except NotOnShapes as refused:
+            except NeedsRealValues as refused:
                 if not has_values:
                     raise
-                traced = replace(trace(root, blocks, step, microbatch, on_numbers=True), reason=str(refused))
+                traced = replace(trace(root, blocks, step, microbatch, on_real_values=True), reason=str(refused))
             chosen = ends(blocks) if callable(ends) else ends
             return blocks, traced, make_partition(root, blocks, traced, num_stages, memory_weight, chosen)
 
