@@ -11,6 +11,9 @@ import ast
 import inspect
 import textwrap
 from collections.abc import Callable, Iterator
+from functools import cache
+
+from lightning_sagemaker.checkpoint.records import package_of
 
 _GROWS = frozenset({"append", "appendleft", "extend", "add_", "mul_", "lerp_", "copy_"})
 _CLOCKS = frozenset({"time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns"})
@@ -18,10 +21,9 @@ _LIBRARIES = frozenset(
     {"builtins", "abc", "torch", "torchmetrics", "lightning", "pytorch_lightning", "lightning_sagemaker"}
 )
 _SAVES = ("on_save_checkpoint", "state_dict", "get_extra_state")
-_known: dict[tuple[type, tuple[str, ...]], frozenset[str]] = {}
-"""Cached results of :func:`accumulated_names`."""
 
 
+@cache
 def accumulated_names(kind: type, methods: tuple[str, ...] = ()) -> frozenset[str]:
     """Names of attributes that a class updates from their own values; methods that read a clock are ignored.
 
@@ -30,14 +32,8 @@ def accumulated_names(kind: type, methods: tuple[str, ...] = ()) -> frozenset[st
         methods: Methods to analyze; by default all but the constructor and those that are called in a save.
 
     """
-    if (kind, methods) not in _known:
-        _known[kind, methods] = frozenset(_accumulated(kind, methods))
-    return _known[kind, methods]
-
-
-def _accumulated(kind: type, methods: tuple[str, ...]) -> Iterator[str]:
     trees = [_tree(one) for one in _methods(kind) if _is_among(one.__name__, methods)]
-    yield from (name for tree in trees if _names(tree).isdisjoint(_CLOCKS) for name in _carried_on(tree, ()))
+    return frozenset(name for tree in trees if _names(tree).isdisjoint(_CLOCKS) for name in _carried_on(tree, ()))
 
 
 def saved_names(kind: type) -> frozenset[str]:
@@ -51,7 +47,7 @@ def _is_among(name: str, methods: tuple[str, ...]) -> bool:
 
 def _methods(kind: type) -> Iterator[Callable[..., object]]:
     for base in kind.__mro__:
-        if base.__module__.partition(".")[0] not in _LIBRARIES:
+        if package_of(base) not in _LIBRARIES:
             functions = [inspect.unwrap(value) for value in vars(base).values() if inspect.isfunction(value)]
             yield from filter(inspect.isfunction, functions)
 

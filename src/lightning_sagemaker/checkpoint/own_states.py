@@ -14,7 +14,7 @@ from torch.utils.data import Dataset, Sampler
 
 from lightning_sagemaker._lightning import Callback
 from lightning_sagemaker.checkpoint.plain_values import EXACT, KEPT, Values, is_sendable
-from lightning_sagemaker.checkpoint.records import LIBRARIES
+from lightning_sagemaker.checkpoint.records import is_library
 from lightning_sagemaker.checkpoint.stored_values import NotStored, is_large, loaded, stored
 
 if TYPE_CHECKING:
@@ -100,5 +100,6 @@ def _entries(name: str, value: object) -> Iterable[tuple[str, object]]:
 
 def _is_kept(one: object) -> bool:
     """Whether an object's state is saved; not for loaders, whose positions are saved elsewhere."""
-    is_library = type(one).__module__.partition(".")[0] in LIBRARIES
-    return isinstance(one, _TORCHS) or not (is_library or isinstance(one, _OTHERS) or hasattr(one, "__iter__"))
+    return isinstance(one, _TORCHS) or not (
+        is_library(type(one)) or isinstance(one, _OTHERS) or hasattr(one, "__iter__")
+    )

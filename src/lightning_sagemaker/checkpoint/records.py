@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 
 LIBRARIES = frozenset(
     {"torch", "torchmetrics", "lightning", "pytorch_lightning", "lightning_sagemaker", "transformers", "peft"}
@@ -12,8 +13,6 @@ LIBRARIES = frozenset(
 """Packages whose classes keep changing values in buffers, parameters or states."""
 _MOST = 100
 """Maximum entries of a container that is searched."""
-_known: dict[type, bool] = {}
-"""Cached results of :func:`is_of_script`."""
 
 
 def records_in(name: str, value: object, is_plain: Callable[[object], bool]) -> Iterator[tuple[str, object]]:
@@ -40,10 +39,19 @@ def records_in(name: str, value: object, is_plain: Callable[[object], bool]) -> 
             yield f"{name}.{key}".rstrip("."), entry
 
 
+@cache
 def is_of_script(kind: type) -> bool:
     """Whether a class and its bases are not of a library, and have no ``state_dict``."""
-    if kind not in _known:
-        packages = {base.__module__.partition(".")[0] for base in kind.__mro__ if base is not object}
-        is_own = packages.isdisjoint(LIBRARIES | sys.stdlib_module_names - {"__main__"})
-        _known[kind] = is_own and kind.__dictoffset__ != 0 and not hasattr(kind, "state_dict")
-    return _known[kind]
+    packages = {package_of(base) for base in kind.__mro__ if base is not object}
+    is_own = packages.isdisjoint(LIBRARIES | sys.stdlib_module_names - {"__main__"})
+    return is_own and kind.__dictoffset__ != 0 and not hasattr(kind, "state_dict")
+
+
+def package_of(kind: type) -> str:
+    """Name of the package that defines a class."""
+    return kind.__module__.partition(".")[0]
+
+
+def is_library(kind: type) -> bool:
+    """Whether one of :data:`LIBRARIES` defines a class."""
+    return package_of(kind) in LIBRARIES

@@ -21,6 +21,7 @@ from lightning_sagemaker.callbacks.fit_entries import FitEntry, RankState
 from lightning_sagemaker.callbacks.fit_state import FitState
 from lightning_sagemaker.checkpoint.attributes import Held
 from lightning_sagemaker.checkpoint.metric_state import of_lost_rank
+from lightning_sagemaker.checkpoint.records import package_of
 from lightning_sagemaker.recovery import data_shards
 from lightning_sagemaker.recovery.bars import is_bar
 from lightning_sagemaker.recovery.job_rank import JobRank
@@ -229,7 +230,7 @@ def of_all_shards(states: Sequence[RankState], order: Sequence[int], world_size:
 def _flags(callback: Any) -> dict[str, bool]:
     """Flags of Lightning's callbacks and ours; a custom callback's may be rank-specific, such as whether it writes."""
     kinds = [kind for kind in type(callback).__mro__ if kind.__name__ not in ("Callback", "Checkpoint", "object")]
-    known = any(kind.__module__.partition(".")[0] in _PACKAGES for kind in kinds)
+    known = any(package_of(kind) in _PACKAGES for kind in kinds)
     if not known or getattr(callback, "flags_are_its_own", False) or is_bar(callback):
         return {}
     # The sender may have switched the counter off for a repeated save; in another rank it would stay off.
