@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from functools import cache
 
 LIBRARIES = frozenset(
     {"torch", "torchmetrics", "lightning", "pytorch_lightning", "lightning_sagemaker", "transformers", "peft"}
@@ -13,6 +12,8 @@ LIBRARIES = frozenset(
 """Packages whose classes keep changing values in buffers, parameters or states."""
 _MOST = 100
 """Maximum entries of a container that is searched."""
+_known: dict[type, bool] = {}
+"""Cached results of :func:`is_of_script`; mypy takes no class for hashable, as ``functools.cache`` needs it."""
 
 
 def records_in(name: str, value: object, is_plain: Callable[[object], bool]) -> Iterator[tuple[str, object]]:
@@ -39,12 +40,13 @@ def records_in(name: str, value: object, is_plain: Callable[[object], bool]) -> 
             yield f"{name}.{key}".rstrip("."), entry
 
 
-@cache
 def is_of_script(kind: type) -> bool:
     """Whether a class and its bases are not of a library, and have no ``state_dict``."""
-    packages = {package_of(base) for base in kind.__mro__ if base is not object}
-    is_own = packages.isdisjoint(LIBRARIES | sys.stdlib_module_names - {"__main__"})
-    return is_own and kind.__dictoffset__ != 0 and not hasattr(kind, "state_dict")
+    if kind not in _known:
+        packages = {package_of(base) for base in kind.__mro__ if base is not object}
+        is_own = packages.isdisjoint(LIBRARIES | sys.stdlib_module_names - {"__main__"})
+        _known[kind] = is_own and kind.__dictoffset__ != 0 and not hasattr(kind, "state_dict")
+    return _known[kind]
 
 
 def package_of(kind: type) -> str:
