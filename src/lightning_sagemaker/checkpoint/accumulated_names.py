@@ -11,7 +11,6 @@ import ast
 import inspect
 import textwrap
 from collections.abc import Callable, Iterator
-from functools import cache
 
 from lightning_sagemaker.checkpoint.records import package_of
 
@@ -21,9 +20,10 @@ _LIBRARIES = frozenset(
     {"builtins", "abc", "torch", "torchmetrics", "lightning", "pytorch_lightning", "lightning_sagemaker"}
 )
 _SAVES = ("on_save_checkpoint", "state_dict", "get_extra_state")
+_known: dict[tuple[type, tuple[str, ...]], frozenset[str]] = {}
+"""Cached results of :func:`accumulated_names`."""
 
 
-@cache
 def accumulated_names(kind: type, methods: tuple[str, ...] = ()) -> frozenset[str]:
     """Names of attributes that a class updates from their own values; methods that read a clock are ignored.
 
@@ -32,8 +32,14 @@ def accumulated_names(kind: type, methods: tuple[str, ...] = ()) -> frozenset[st
         methods: Methods to analyze; by default all but the constructor and those that are called in a save.
 
     """
+    if (kind, methods) not in _known:
+        _known[kind, methods] = frozenset(_accumulated(kind, methods))
+    return _known[kind, methods]
+
+
+def _accumulated(kind: type, methods: tuple[str, ...]) -> Iterator[str]:
     trees = [_tree(one) for one in _methods(kind) if _is_among(one.__name__, methods)]
-    return frozenset(name for tree in trees if _names(tree).isdisjoint(_CLOCKS) for name in _carried_on(tree, ()))
+    yield from (name for tree in trees if _names(tree).isdisjoint(_CLOCKS) for name in _carried_on(tree, ()))
 
 
 def saved_names(kind: type) -> frozenset[str]:
