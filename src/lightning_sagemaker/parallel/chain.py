@@ -67,7 +67,7 @@ def find_cut(
             if has_list and isinstance(ends, Sequence):
                 raise
             first_error = error
-        chain = find_chain(root, step, microbatch, fake)
+        chain = _find_chain(root, step, microbatch, fake)
         if len(chain) < 2:
             raise first_error
         try:
@@ -82,18 +82,11 @@ class _Call:
     within: list[_Call] = field(default_factory=list)
 
 
-def find_chain(root: nn.Module, step: Callable[[object], object], microbatch: object, fake: FakeTensorMode) -> Blocks:
+def _find_chain(root: nn.Module, step: Callable[[object], object], microbatch: object, fake: FakeTensorMode) -> Blocks:
     """The smallest modules with parameters that are called once, in the order of their calls.
 
     A module that is called several times is part of its caller. Whether a value bypasses some of them is detected
     by :func:`~lightning_sagemaker.parallel.trace.trace`.
-
-    Args:
-        root: The module with all parameters.
-        step: The user's code for one microbatch; run on shapes.
-        microbatch: The argument of ``step``.
-        fake: Mode that runs ``step`` on shapes.
-
     """
     top: list[_Call] = []
     running: list[_Call] = []

@@ -12,7 +12,6 @@ import torch.distributed as dist
 from lightning_sagemaker._compat.trainer import callbacks_of, ensure_callback
 from lightning_sagemaker._lightning import rank_zero_only
 from lightning_sagemaker.callbacks.auto_resume import AutoResume, resume_from_newest
-from lightning_sagemaker.job import SageMakerJob
 from lightning_sagemaker.recovery.coordinator_client import RecoveryError
 from lightning_sagemaker.recovery.fit import RecoveringFit
 from lightning_sagemaker.recovery.job_rank import JobRank
@@ -36,19 +35,9 @@ class RecoversInJob(JoinsQuorum, Host):
 
     The remaining ranks train on the full global batch, so a step has the same samples and the same mean gradient; a
     replacement that the supervisor starts receives the state from another rank's memory.
-
-    Args:
-        job: The job; read from the process's environment if None.
-        **kwargs: Arguments of the strategy.
-
-    Raises:
-        RecoveryError: If no supervisor started this process.
-
     """
 
-    def __init__(self, *args: object, job: SageMakerJob | None = None, **kwargs: object) -> None:
-        super().__init__(*args, job=job, **kwargs)
-        self._fit: RecoveringFit | None = None
+    _fit: RecoveringFit | None = None
 
     @property
     def distributed_sampler_kwargs(self) -> StateDict:
