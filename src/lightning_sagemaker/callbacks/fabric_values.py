@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol, TypedDict, runtime_checkable
+from typing import TYPE_CHECKING, TypedDict, cast
 
 from torch import nn
 
@@ -21,6 +21,7 @@ from lightning_sagemaker.checkpoint.module_flags import module_flags, restore_mo
 from lightning_sagemaker.checkpoint.module_walk import named_modules
 from lightning_sagemaker.checkpoint.plain_values import filled
 from lightning_sagemaker.checkpoint.random_state import random_state, restore_random_state
+from lightning_sagemaker.checkpoint.stateful import Stateful
 
 if TYPE_CHECKING:
     from torchmetrics import Metric
@@ -32,17 +33,6 @@ if TYPE_CHECKING:
 
 Flags = dict[str, dict[str, list[str]]]
 """Name of a module in ``state`` -> names of its parts that are frozen, or in evaluation mode."""
-
-
-@runtime_checkable
-class Stateful(Protocol):
-    """An object with a state: a module, an optimizer, a scheduler, a loader."""
-
-    def state_dict(self) -> StateDict:
-        """The object's state."""
-
-    def load_state_dict(self, state: object) -> object:
-        """Restore the state."""
 
 
 class Values(TypedDict):
@@ -80,7 +70,7 @@ def put_values(state: StateDict, values: Values) -> None:
         if is_generator(owner):
             restore_generator(owner, value)
         elif isinstance(owner, Stateful):
-            owner.load_state_dict(copy.deepcopy(value))
+            owner.load_state_dict(copy.deepcopy(cast("StateDict", value)))
         else:
             state[name] = filled(state[name], copy.deepcopy(value))  # the script may refer to its container
     for value, groups in zip(state.values(), values["groups"], strict=True):

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict, cast
 
 from lightning_sagemaker._compat.fabric import inner_loader
-from lightning_sagemaker.callbacks.fabric_values import Stateful, loop_flags, restore_loop_flags
+from lightning_sagemaker.callbacks.fabric_values import loop_flags, restore_loop_flags
 from lightning_sagemaker.checkpoint.atomic_write import CheckpointError
+from lightning_sagemaker.checkpoint.stateful import Stateful
 from lightning_sagemaker.data.dealing import batch_size_of
 from lightning_sagemaker.recovery.buffers import SharedBuffers
 
