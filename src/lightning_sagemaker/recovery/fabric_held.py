@@ -13,6 +13,7 @@ from lightning_sagemaker.callbacks.fabric_values import loop_flags, restore_loop
 from lightning_sagemaker.checkpoint.atomic_write import CheckpointError
 from lightning_sagemaker.checkpoint.stateful import Stateful
 from lightning_sagemaker.data.dealing import batch_size_of
+from lightning_sagemaker.parallel.gradients import swap_gradients
 from lightning_sagemaker.recovery.buffers import SharedBuffers
 
 if TYPE_CHECKING:
@@ -81,8 +82,7 @@ class FabricHeld:
         self._state.put(changing["values"])
         self._buffers.put(changing["buffers"])
         self._buffers.begin_step()
-        for parameter in self._strategy.parameters:
-            parameter.grad = None
+        swap_gradients(self._strategy.parameters)
         return position
 
     def all_of_it(self) -> HeldLoop:

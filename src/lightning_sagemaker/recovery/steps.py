@@ -14,6 +14,7 @@ from lightning_sagemaker._compat.fsdp_groups import sharded_parameters
 from lightning_sagemaker._compat.in_job import call_module, call_strategy, closure_result, weigh_logged_at_end
 from lightning_sagemaker.checkpoint.attributes import Held, PlainAttributes
 from lightning_sagemaker.checkpoint.module_walk import ModuleWalk
+from lightning_sagemaker.parallel.gradients import swap_gradients
 from lightning_sagemaker.recovery import data_shards
 from lightning_sagemaker.recovery.buffers import FIRST, SharedBuffers
 from lightning_sagemaker.recovery.job_rank import JobRank
@@ -168,21 +169,18 @@ class Steps:
     def _train_adopted(self, optimizer: Any) -> dict[torch.nn.Parameter, torch.Tensor]:
         """Gradients of the step's batches of adopted shards; the own shard's gradients are not changed."""
         parameters, found = self._parameters, dict[torch.nn.Parameter, torch.Tensor]()
-        own = [parameter.grad for parameter in parameters]
+        own = swap_gradients(parameters)
         for shard in self._adopted:
-            for parameter in parameters:
-                parameter.grad = None
             with self._buffers.of_shard(shard), self._attributes.of_another_rank(self._start):
                 for batch_idx in self._batches:
                     self._reduces_in_this_backward = batch_idx == self._batches[-1]
                     with self._reductions.apart(keeps=self._reduces_in_this_backward):
                         self._train(shard, batch_idx, optimizer)
-            for parameter in parameters:
-                if parameter.grad is not None:
-                    found[parameter] = found[parameter].add_(parameter.grad) if parameter in found else parameter.grad
+            for parameter, gradient in zip(parameters, swap_gradients(parameters), strict=True):
+                if gradient is not None:
+                    found[parameter] = found[parameter].add_(gradient) if parameter in found else gradient
         self._reduces_in_this_backward = False
-        for parameter, gradient in zip(parameters, own, strict=True):
-            parameter.grad = gradient
+        swap_gradients(parameters, own)
         self._trainer._logger_connector.on_batch_start(self._batch)
         self._seed(self._batches[-1], self._shard)
         return found

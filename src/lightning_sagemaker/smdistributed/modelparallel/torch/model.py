@@ -138,9 +138,7 @@ class DistributedModel(OwnParts, Passes, Hooks, nn.Module):
         """
         self._is_in_step = True
         try:
-            kept = [parameter.grad for parameter in self.own]
-            for parameter in self.own:
-                parameter.grad = None
+            kept = gradients.swap_gradients(self.own)
             if self._is_alone:
                 self.call_after_partition(state.optimizer)
                 results = [step(microbatch) for microbatch in microbatches]
@@ -213,8 +211,7 @@ class DistributedModel(OwnParts, Passes, Hooks, nn.Module):
             self._pending, found = found, [None] * len(own)
         else:
             self._pending = None
-        for parameter, gradient in zip(own, found, strict=True):
-            parameter.grad = gradient
+        gradients.swap_gradients(own, found)
         if self._pending is None and torch.is_grad_enabled():
             if self._reduction is not None:
                 self._reduction.finish()
@@ -222,8 +219,7 @@ class DistributedModel(OwnParts, Passes, Hooks, nn.Module):
                 self._pipeline.reduce_gradients()
             elif self.sharded is None:  # else each backward pass has reduced them
                 gradients.average(own, state.groups.groups["RDP"])
-        for parameter, gradient in zip(own, gradients.sums([one.grad for one in own], kept), strict=True):
-            parameter.grad = gradient
+        gradients.swap_gradients(own, gradients.sums([one.grad for one in own], kept))
 
     def state_dict(  # type: ignore[override]  # with an option more
         self, *args: Any, gather_to_rank0: bool = False, **kwargs: Any
