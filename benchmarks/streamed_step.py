@@ -137,7 +137,7 @@ def train(args: argparse.Namespace) -> None:
 
 
 def of_pairs(times: list[float], sources: list[list[str]], skip: int) -> dict[str, float]:
-    """Milliseconds of a step by the source of the batch that was fetched in it, and the ratio of neighbours."""
+    """Milliseconds of a step by the source of the batch that was fetched in it, and the ratio of neighbors."""
     steps: dict[str, list[float]] = {"streamed": [], "memory": []}
     for before, after, source in list(zip(times, times[1:], sources[1:], strict=False))[skip:]:
         if len(source) == 1:

@@ -165,9 +165,9 @@ def group_of_one():
     """The default group, over gloo, of this process alone."""
     import torch.distributed as dist
 
-    from lightning_sagemaker.collectives import ending
+    from lightning_sagemaker.collectives import clean_exit
 
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     yield
-    ending.let_threads_finish()  # torch 2.5 waits for them with the GIL held
+    clean_exit.let_threads_finish()  # torch 2.5 waits for them with the GIL held
     dist.destroy_process_group()

@@ -86,7 +86,7 @@ def _serve() -> None:
 
 
 def _let_groups_end() -> None:
-    """Torch before 2.8 may hang where a group is destroyed right after a collective: see collectives/ending.py."""
+    """Torch before 2.8 may hang where a group is destroyed right after a collective: see collectives/clean_exit.py."""
     import torch
     from torch import distributed
 

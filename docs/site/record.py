@@ -74,7 +74,7 @@ def record(command: list[str]) -> list[Frame]:
 
 
 def draw_line(cells: dict[int, pyte.screens.Char]) -> str:
-    """One line; neighbours that look alike are one piece."""
+    """One line; neighbors that look alike are one piece."""
     pieces, column = [], 0
     for (color, bold), group in groupby(
         (cells[number] for number in range(COLUMNS)), lambda cell: (cell.fg, cell.bold)

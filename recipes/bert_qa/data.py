@@ -40,7 +40,7 @@ class QuestionAnsweringDataModule(RecipeData):
         dataset_config: Configuration of a Hugging Face dataset.
         version_2_with_negative: Whether questions may have no answer in their context.
         max_seq_length: Maximum tokens of an input: question, part of the context, and special tokens.
-        doc_stride: Tokens that neighbouring parts of a long context share.
+        doc_stride: Tokens that neighboring parts of a long context share.
         max_query_length: Maximum tokens of a question; the rest is cut off.
         misplaced_answers: For answers that are not where their record says: ``error``, ``skip`` (leave the questions
             out) or ``search`` (look for the text in the context).

@@ -29,7 +29,7 @@ class QuestionWindows(Dataset[Batch]):
         folder: Folder of the cache.
         split: Name of the split.
         template: Template of the tokenizer.
-        stride: Tokens that neighbouring windows share.
+        stride: Tokens that neighboring windows share.
         padding: How batches are padded; its ``limit`` is the maximum tokens of an input.
 
     """

@@ -67,7 +67,7 @@ class Windows:
 
 
 def cut_windows(questions: Integers, contexts: Integers, num_special: int, max_length: int, stride: int) -> Windows:
-    """Cut each context into windows of which neighbours share ``stride`` tokens.
+    """Cut each context into windows of which neighbors share ``stride`` tokens.
 
     Args:
         questions: ``[questions]``, number of tokens of each question.

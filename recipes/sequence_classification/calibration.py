@@ -67,7 +67,7 @@ def _slope(logits: Tensor, labels: Tensor, inverse: float) -> float:
 
 
 def best_threshold(chances: Tensor, is_positive: Tensor) -> tuple[float, float]:
-    """The threshold with the highest F1, in the middle between the neighbouring probabilities, and that F1.
+    """The threshold with the highest F1, in the middle between the neighboring probabilities, and that F1.
 
     Args:
         chances: ``[decisions]``, probability of the positive class.

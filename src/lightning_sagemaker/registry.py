@@ -8,7 +8,7 @@ from functools import wraps
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-from lightning_sagemaker.collectives import ending
+from lightning_sagemaker.collectives import clean_exit
 from lightning_sagemaker.rank import announce_rank
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def register() -> None:
 
     check(_lightning.with_packages(names_lightning.NAMES))
     check(names_torch.NAMES)
-    ending.register()
+    clean_exit.register()
     for entry in STRATEGIES:
         for registry, home in (
             (_lightning.StrategyRegistry, entry.trainer),

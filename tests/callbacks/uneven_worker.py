@@ -10,7 +10,7 @@ from lightning.pytorch import LightningModule, Trainer, seed_everything
 from torch.utils.data import DataLoader
 
 from lightning_sagemaker import SpotInterruption
-from lightning_sagemaker.collectives import ending
+from lightning_sagemaker.collectives import clean_exit
 
 
 class Module(LightningModule):
@@ -56,4 +56,4 @@ if __name__ == "__main__":
     stock = found("ddp")
     assert len(stock) == 4
     assert found("sagemaker") == stock
-    ending.let_threads_finish()
+    clean_exit.let_threads_finish()

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 
 from lightning_sagemaker import AutoResume, SpotInterruption
 from lightning_sagemaker.callbacks.interruption import Interrupted
-from lightning_sagemaker.collectives import ending
+from lightning_sagemaker.collectives import clean_exit
 
 EVERY = 4
 OFTEN = 1e6
@@ -90,4 +90,4 @@ if __name__ == "__main__":
             )
         ]
         assert resumed == alone, (reduces, resumed, alone)
-    ending.let_threads_finish()
+    clean_exit.let_threads_finish()

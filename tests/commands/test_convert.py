@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from lightning_sagemaker import cli
-from lightning_sagemaker.checkpoint.find import META
+from lightning_sagemaker.checkpoint.integrity import META
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from lightning_sagemaker.data.grouped import GroupedLoader, InGroups, Parcel
 from lightning_sagemaker.data.handover import MOST, hand_over
 from lightning_sagemaker.data.tracked import catch_up, release, watch
 from lightning_sagemaker.recipes._common.data.loaders import RecipeLoader
-from lightning_sagemaker.recovery.shards import with_place
+from lightning_sagemaker.recovery.seeds import seeded_batch
 
 SIZE, BATCH = 103, 4
 """Of which there are 25 batches: no multiple of 2, 3 or 8."""
@@ -296,7 +296,7 @@ def test_what_a_batchs_data_draws_follows_from_its_place():
     found = []
     for workers in (0, 1, 3):
         loader, watched = watch(make(workers, dataset=Drawn()), pytest.fail)
-        watched.mark = lambda batch, number: with_place(batch, number, 1, 7, 0)
+        watched.mark = lambda batch, number: seeded_batch(batch, 7, 0, number, 1)
         torch.manual_seed(workers)
         found.append(epochs(loader, 1))
     equal(found[1], found[0])

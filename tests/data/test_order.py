@@ -57,7 +57,7 @@ def test_seeds_and_epochs_give_other_orders():
 
 
 def figures(rows):
-    """Of permutations ``[many, size]``: how often a value is at its own place, rises, and the distances of neighbours."""
+    """Of permutations ``[many, size]``: how often a value is at its own place, rises, and the distances of neighbors."""
     size = rows.shape[1]
     fixed, rises = (rows == np.arange(size)).sum(1), (rows[:, 1:] > rows[:, :-1]).sum(1)
     distances = np.bincount(((rows[:, 1:] - rows[:, :-1]) % size).ravel(), minlength=size)[1:]

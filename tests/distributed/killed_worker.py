@@ -21,7 +21,7 @@ import torch.distributed as dist
 
 from lightning_sagemaker.checkpoint.background import BackgroundSave
 from lightning_sagemaker.checkpoint.find import find_checkpoint
-from lightning_sagemaker.checkpoint.parts import read_checkpoint
+from lightning_sagemaker.checkpoint.trainer_format import read_checkpoint
 
 OUT, TIMES = Path(sys.argv[1]), int(sys.argv[2])
 WORLD = 2

@@ -58,7 +58,7 @@ class Replicated:
         torch.manual_seed(0)
         self.model, self.overlaps, self.groups = make(), overlaps, groups
         first = split(batch, MICROBATCHES)[0]
-        self.pipeline = PipelinedModel(self.model, groups, DEVICE, self.loss, first, per_rank)
+        self.pipeline = PipelinedModel(self.model, groups, DEVICE, self.loss, first, stages_per_rank=per_rank)
 
     def loss(self, batch):
         return self.model(**batch)["loss"]

@@ -14,7 +14,7 @@ from torch.nn import functional
 from torch.utils.data import DataLoader
 
 import lightning_sagemaker  # noqa: F401, registers the strategies
-from lightning_sagemaker.collectives import ending
+from lightning_sagemaker.collectives import clean_exit
 
 
 class Several(LightningModule):
@@ -96,4 +96,4 @@ if __name__ == "__main__":
     theirs = train(CriticLast, "ddp_find_unused_parameters_true")
     for own, other in zip(train(CriticLast, "smddp_fsdp"), theirs, strict=True):
         torch.testing.assert_close(own, other, rtol=1e-4, atol=1e-5)
-    ending.let_threads_finish()
+    clean_exit.let_threads_finish()

@@ -102,7 +102,7 @@ def test_other_policies_are_refused():
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 7, 64, 1000])
-def test_every_place_comes_once_and_neighbours_last(count):
+def test_every_place_comes_once_and_neighbors_last(count):
     for place in {0, count // 2, count - 1}:
         order = list(replacements(place, count))
         assert order[0] == place

@@ -8,7 +8,7 @@ import time
 import pytest
 import torch.distributed as dist
 
-from lightning_sagemaker.collectives.async_max import share_default_group
+from lightning_sagemaker.collectives.async_max import AsyncMaxReduce
 from lightning_sagemaker.recovery import group
 from lightning_sagemaker.recovery.group import QuorumGroup
 from lightning_sagemaker.simulator.hosts import free_port
@@ -20,7 +20,9 @@ def own(monkeypatch):
     one = QuorumGroup("127.0.0.1")
     yield one
     one.dissolve()
-    share_default_group(False)  # else votes of this process's other tests would ask for a group that is gone
+    AsyncMaxReduce.uses_default_group = (
+        False  # else votes of this process's other tests would ask for a group that is gone
+    )
 
 
 def left(own: QuorumGroup, first: dict, after: float) -> float:

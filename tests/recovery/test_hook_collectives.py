@@ -5,7 +5,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from lightning_sagemaker.collectives import ending
+from lightning_sagemaker.collectives import clean_exit
 from lightning_sagemaker.recovery.hook_collectives import HookCollectives
 
 
@@ -48,5 +48,5 @@ def test_a_device_that_the_group_has_no_backend_for(tmp_path):
     try:
         assert train(HookCollectives(torch.device("cuda", 0)), range(1, 4), 1) == [2, 3]
     finally:
-        ending.let_threads_finish()
+        clean_exit.let_threads_finish()
         dist.destroy_process_group()

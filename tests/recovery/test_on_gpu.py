@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from lightning_sagemaker.collectives.async_max import share_default_group
+from lightning_sagemaker.collectives.async_max import AsyncMaxReduce
 from lightning_sagemaker.recovery import on_gpu
 from lightning_sagemaker.recovery.group import QuorumGroup
 
@@ -19,7 +19,9 @@ def quorum():
     group.form("gloo", 1, 0, [group.info])
     yield group
     group.dissolve()
-    share_default_group(False)  # else votes of this process's other tests would ask for a group that is gone
+    AsyncMaxReduce.uses_default_group = (
+        False  # else votes of this process's other tests would ask for a group that is gone
+    )
 
 
 def test_the_watchdog_leaves_the_process_alone(quorum):

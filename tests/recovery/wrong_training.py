@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 from lightning_sagemaker._compat.sharding import fully_shard
-from lightning_sagemaker.recovery import shards
+from lightning_sagemaker.recovery import data_shards
 from tests.chaos import recovery_training
 
 WRONG = sys.argv.pop()
@@ -62,7 +62,7 @@ class Module(recovery_training.Module):
     def _poisoned(self) -> list[int]:
         """Rank 1's samples in the sixth step, whoever trains on them."""
         loader = self.trainer.fit_loop._combined_loader.flattened[0]
-        return next(shards.batches_of(loader, 1, 5))
+        return next(data_shards.batches_of(loader, 1, 5))
 
 
 class Own(DistributedSampler[Any]):

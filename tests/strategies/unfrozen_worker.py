@@ -13,7 +13,7 @@ from lightning.pytorch.callbacks import BaseFinetuning
 from lightning.pytorch.demos.boring_classes import BoringModel
 
 from lightning_sagemaker import SageMakerDDPStrategy
-from lightning_sagemaker.collectives import ending
+from lightning_sagemaker.collectives import clean_exit
 
 
 class Module(BoringModel):
@@ -74,4 +74,4 @@ if __name__ == "__main__":
     if dist.get_rank() == 0:
         assert [text.partition(" did")[0] for text in said] == ["'backbone.weight' and 1 other parameters"], said
     assert train(AfterDDP()) == (True, [])
-    ending.let_threads_finish()
+    clean_exit.let_threads_finish()

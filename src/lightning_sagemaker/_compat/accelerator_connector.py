@@ -35,12 +35,6 @@ class Connector(Protocol):
     _accelerator_flag: object
 
 
-class Detecting(Protocol):
-    """A class of environments."""
-
-    def detect(self) -> bool: ...
-
-
 Report = Callable[[type, Exception], None]
 """Called with an environment and what its ``detect`` raised."""
 

@@ -10,10 +10,11 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
 from lightning_sagemaker._compat.guard import require
+from lightning_sagemaker._compat.trainer import callbacks_of
 from lightning_sagemaker._lightning import pytorch_callbacks
 
 if TYPE_CHECKING:
-    from lightning_sagemaker._types import Callback
+    from lightning_sagemaker._types import Callback, Trainer
 
 
 _KEEPERS = ("StochasticWeightAveraging", "WeightAveraging")
@@ -39,3 +40,10 @@ def averages_of(callbacks: Iterable[Callback]) -> list[nn.Module]:
     averages = [getattr(callback, _ATTRIBUTE) for callback in keep_averages(callbacks)]
     wrapped = [average.module if isinstance(average, AveragedModel) else average for average in averages]
     return [average for average in wrapped if average is not None]
+
+
+def swap_averages(trainer: Trainer) -> None:
+    """Swap the module's weights with those that callbacks keep while a validation uses averages; a second call undoes it."""
+    for callback in callbacks_of(trainer):
+        if getattr(callback, _ATTRIBUTE, None) is not None and hasattr(callback, "_swap_models"):
+            callback._swap_models(trainer.lightning_module)

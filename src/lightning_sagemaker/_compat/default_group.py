@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Temporarily replaces the default group of ``torch.distributed``, or observes the results of its collectives."""
+"""Temporarily replaces the default group of ``torch.distributed``."""
 
 from __future__ import annotations
 
@@ -21,11 +21,6 @@ require(_c10d._world, "default_pg", *_TABLES)
 _KINDS = ("barrier", "broadcast", "gather", "recv", "reduce", "scatter", "send", "to_all", "toall")
 """Parts of the names of a process group's collective methods, which differ between torch versions."""
 
-_SAME = ("_allgather_base", "allgather", "allgather_coalesced", "allreduce", "allreduce_coalesced", "broadcast")
-"""Methods whose results, in their first argument, are the same on all ranks."""
-require(dist.ProcessGroup, *_SAME)
-_SAME_TOO = ("all_gather_single", "all_gather_single_coalesced", "allgather_into_tensor_coalesced")
-"""Further such methods, which not all versions of torch have: 2.5 has only the last one."""
 _FUNCTIONAL = "a functional collective"
 """Stands for a method's name, as torch looks up the group itself."""
 
@@ -97,48 +92,6 @@ def another_default_group(
     group = stack.enter_context(_replaced(decide))
     group.place = place
     return stack.close
-
-
-def watch_results(wanted: Callable[[], bool], seen: Callable[[str, list[torch.Tensor]], None]) -> Callable[[], None]:
-    """Observe results of the default group's collectives that are the same on all ranks.
-
-    Args:
-        wanted: Whether a collective that is called now is observed: then it is awaited, even if asynchronous.
-        seen: Called with the collective's name and its results.
-
-    Returns:
-        A function that restores the usual state.
-
-    """
-    methods = vars(dist.ProcessGroup)  # getattr would unbind them
-    usual = {name: methods[name] for name in (*_SAME, *_SAME_TOO) if name in methods}
-
-    def watching(name: str) -> Callable[..., object]:
-        def call(group: dist.ProcessGroup, outputs: object, *arguments: object, **keywords: object) -> object:
-            work = usual[name](group, outputs, *arguments, **keywords)
-            if group is _c10d._world.default_pg and wanted():
-                if work is not None:
-                    work.wait()
-                seen(name, tensors_in(outputs))
-            return work
-
-        return call
-
-    for name in usual:
-        setattr(dist.ProcessGroup, name, watching(name))
-
-    def end() -> None:
-        for name, method in usual.items():
-            setattr(dist.ProcessGroup, name, method)
-
-    return end
-
-
-def tensors_in(value: object) -> list[torch.Tensor]:
-    """The tensors in nested lists, in order."""
-    if isinstance(value, torch.Tensor):
-        return [value]
-    return [one for part in value for one in tensors_in(part)] if isinstance(value, (list, tuple)) else []
 
 
 def fill(outputs: object, inputs: object) -> None:

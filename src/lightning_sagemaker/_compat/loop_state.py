@@ -7,7 +7,7 @@ from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from lightning_sagemaker._compat.connectors import plain_copy
+from lightning_sagemaker._compat.plain_copy import plain_copy
 
 if TYPE_CHECKING:
     from lightning.pytorch.loops.loop import _Loop

@@ -1,22 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lightning's training loops from within: events without a callback hook, a run's position between them, and resuming there.
-
-Lightning restarts loops by guessing where a checkpoint was saved. Some steps are then run twice, others never:
-the scheduler that follows a validation, a validation, the end of an epoch. Here a checkpoint records its :class:`Phase`,
-and the loops continue as usual, through the same methods that they call themselves.
-"""
+"""Events of Lightning's training loops for which there is no callback hook."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
-from enum import Enum
 from typing import TYPE_CHECKING, TypeVar
 
 from lightning_sagemaker._compat.guard import TakenOver, require
 from lightning_sagemaker._compat.loader_requests import requesting
 from lightning_sagemaker._compat.seen_batches import loaders_are_made
-from lightning_sagemaker._compat.trainer import counts
 
 if TYPE_CHECKING:
     from lightning_sagemaker._compat.reloads import Requests
@@ -53,23 +46,9 @@ _EPOCH = [
 ]
 
 
-class Phase(str, Enum):
-    """The point in a fit at which a checkpoint was saved."""
-
-    STEP = "step"
-    """After a batch and everything that follows it."""
-    BATCH_END = "batch_end"
-    """In the hooks of a batch's end: a validation may be due."""
-    VALIDATING = "validating"
-    """In a validation, which is repeated."""
-    VALIDATED = "validated"
-    """In the hooks of a validation's end."""
-    EPOCH_END = "epoch_end"
-    """In the hooks of an epoch's end."""
-    BETWEEN = "between"
-    """Before an epoch, or after the last one."""
-    MID_BATCH = "amid"
-    """Within a batch, as after an exception: the batch is repeated, with other random numbers."""
+def _notify(listeners: Iterable[Callable[..., None]], *arguments: object) -> None:
+    for listener in listeners:
+        listener(*arguments)
 
 
 class LoopEvents:
@@ -175,8 +154,7 @@ class LoopEvents:
     def _after_load(self, load: Callable[[], None], listeners: list[Callable[[], None]]) -> Callable[[], None]:
         def loaded() -> None:
             load()
-            for listener in listeners:
-                listener()
+            _notify(listeners)
 
         return loaded
 
@@ -193,8 +171,7 @@ class LoopEvents:
     def _on_epoch(self, start: Callable[[], None]) -> Callable[[], None]:
         def starts() -> None:
             if not self.trainer.fit_loop.restarted_mid_epoch and not self.is_trial:
-                for listener in self.before_epoch:
-                    listener()
+                _notify(self.before_epoch)
             start()
 
         return starts
@@ -203,11 +180,9 @@ class LoopEvents:
         def made() -> None:
             loaders = self.trainer.fit_loop._combined_loader
             assert loaders is not None
-            for listener in self.after_training_loaders:
-                listener(loaders)
+            _notify(self.after_training_loaders, loaders)
             load_states()
-            for begin in self.before_epoch_iterator:  # the first epoch's iterator is created next
-                begin()
+            _notify(self.before_epoch_iterator)  # the first epoch's iterator is created next
 
         return made
 
@@ -218,16 +193,14 @@ class LoopEvents:
             setup()
             if loop._combined_loader is not None and loop._combined_loader is not before:
                 loaders_are_made(self.trainer)
-                for listener in self.after_validation_loaders:
-                    listener(loop._combined_loader)
+                _notify(self.after_validation_loaders, loop._combined_loader)
 
         return made
 
     def _on_epoch_iterator(self, start: Callable[[DataFetcher], None]) -> Callable[[DataFetcher], None]:
         def begins(fetcher: DataFetcher) -> None:
             if self.trainer.current_epoch > 0:
-                for listener in self.before_epoch_iterator:
-                    listener()
+                _notify(self.before_epoch_iterator)
             start(fetcher)
 
         return begins
@@ -235,11 +208,9 @@ class LoopEvents:
     def _on_validation(self, run: Callable[[], T]) -> Callable[[], T]:
         def validates() -> T:
             counts = not self.trainer.sanity_checking and not self.is_trial
-            for listener in self.before_validation if counts else []:
-                listener()
+            _notify(self.before_validation if counts else [])
             result = run()
-            for listener in self.after_validation if counts else []:
-                listener()
+            _notify(self.after_validation if counts else [])
             return result
 
         return validates
@@ -247,8 +218,7 @@ class LoopEvents:
     def _on_validation_step(self, step: Callable[..., None]) -> Callable[..., None]:
         def steps(*arguments: object) -> None:
             counts = not self.trainer.sanity_checking and not self.is_trial
-            for listener in self.before_validation_step if counts else []:
-                listener()
+            _notify(self.before_validation_step if counts else [])
             step(*arguments)
 
         return steps
@@ -266,16 +236,14 @@ class LoopEvents:
     def _on_weight_update(self, hooks: Callable[..., None]) -> Callable[..., None]:
         def are_next(*arguments: object) -> None:
             hooks(*arguments)
-            for listener in [] if self.is_trial else self.before_weight_update:
-                listener()
+            _notify([] if self.is_trial else self.before_weight_update)
 
         return are_next
 
     def _on_module_batch_end(self, end: Callable[[], None]) -> Callable[[], None]:
         def is_done() -> None:
             if self.trainer.training and not self.is_trial:
-                for listener in self.after_module_batch_end:
-                    listener()
+                _notify(self.after_module_batch_end)
             end()
 
         return is_done
@@ -283,12 +251,10 @@ class LoopEvents:
     def _on_batch_end(self, end: Callable[[DataFetcher], None]) -> Callable[[DataFetcher], None]:
         def ends(fetcher: DataFetcher) -> None:
             self.is_ending, self.validated = True, False
-            for listener in [] if self.is_trial else self.after_batch_hooks:
-                listener()
+            _notify([] if self.is_trial else self.after_batch_hooks)
             end(fetcher)
             self.is_ending = False
-            for listener in [] if self.is_trial else self.after_batch:
-                listener()
+            _notify([] if self.is_trial else self.after_batch)
 
         return ends
 
@@ -306,20 +272,3 @@ def events_of(trainer: Trainer) -> LoopEvents:
         events.install()
     events._users += 1
     return events
-
-
-def phase_of(trainer: Trainer, events: LoopEvents) -> Phase:
-    """The current phase of a fit."""
-    epoch, batch = (
-        counts(trainer.fit_loop.epoch_progress.current),
-        counts(trainer.fit_loop.epoch_loop.batch_progress.current),
-    )
-    if epoch.processed == epoch.ready:
-        return Phase.EPOCH_END if epoch.completed < epoch.processed else Phase.BETWEEN
-    if epoch.started < epoch.ready:
-        return Phase.BETWEEN
-    if events.is_ending:
-        return Phase.VALIDATED if events.validated else Phase.VALIDATING
-    if batch.completed == batch.processed == batch.ready:
-        return Phase.STEP
-    return Phase.BATCH_END if batch.processed == batch.ready else Phase.MID_BATCH

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch.distributed.checkpoint import state_dict
 
+from lightning_sagemaker._compat.param_groups import group_options, set_group_options
 from lightning_sagemaker._lightning import FabricModelParallelStrategy
 
 if TYPE_CHECKING:
@@ -55,8 +56,7 @@ def exact_optimizer_states() -> Iterator[None]:
             put(model, optimizers, *arguments, optim_state_dict=optim_state_dict, **options)
             return
         optimizers.state.clear()
-        for group, found in zip(optimizers.param_groups, optim_state_dict["param_groups"], strict=True):
-            group.update({name: value for name, value in found.items() if name != "params"})
+        set_group_options(optimizers.param_groups, group_options(optim_state_dict["param_groups"]))
 
     vars(lightnings)["_rekey_optimizer_state_if_needed"] = rekey_if_any
     vars(torchs).update(set_optimizer_state_dict=put_if_any, _init_optim_state=make_unstepped)

@@ -158,7 +158,7 @@ def request_as_others(trainer: Trainer, reloads: Reloads) -> None:
         reloads: Another rank's. If it has validation loaders, it will not wait for this rank to request them.
 
     """
-    with without_collectives(trainer):
+    with _without_collectives(trainer):
         _reload_as(trainer, reloads)
         if reloads.get("has_validation") and trainer.fit_loop.epoch_loop.val_loop._combined_loader is None:
             _request_validation(trainer, 0)  # as a sanity check does
@@ -188,7 +188,7 @@ def _in_epoch(trainer: Trainer, epoch: int) -> Iterator[None]:
 
 
 @contextmanager
-def without_collectives(trainer: Trainer) -> Iterator[None]:
+def _without_collectives(trainer: Trainer) -> Iterator[None]:
     """Context for a request on one rank only: the others have reduced the lengths of the loaders before."""
     own = vars(trainer.strategy)
     own.update(reduce=lambda tensor, *_, **__: tensor, barrier=lambda *_, **__: None)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from lightning_sagemaker._compat.loops import Phase
+from lightning_sagemaker._compat.phase import Phase
 from lightning_sagemaker._compat.trainer import counts
 
 if TYPE_CHECKING:

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import torch
-from torch.distributed.tensor import DTensor
 
 from lightning_sagemaker._compat.guard import require
 
@@ -45,11 +44,6 @@ def total_norm(gradients: Iterable[torch.Tensor]) -> torch.Tensor:
     return total
 
 
-def with_local(like: DTensor, local: torch.Tensor) -> DTensor:
-    """A DTensor like another with a local tensor that is not moved; ``DTensor.from_local`` would copy it to a GPU."""
-    return DTensor(local, like._spec, requires_grad=False)  # type: ignore[no-untyped-call]
-
-
 __all__ = [
     "SHARDS_ON_CPU",
     "CPUOffloadPolicy",
@@ -59,5 +53,4 @@ __all__ = [
     "fully_shard",
     "register_fsdp_forward_method",
     "total_norm",
-    "with_local",
 ]

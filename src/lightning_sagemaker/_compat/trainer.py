@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -19,10 +19,26 @@ if TYPE_CHECKING:
     )
 
 
+C = TypeVar("C")
+
+
 def callbacks_of(trainer: Trainer) -> list[Callback]:
     """The Trainer's own list of callbacks, which may be extended."""
     found: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
     return found
+
+
+def callback_of(trainer: Trainer, kind: type[C]) -> C | None:
+    """The Trainer's first callback of a class; None if it has none."""
+    return next((callback for callback in callbacks_of(trainer) if isinstance(callback, kind)), None)
+
+
+def ensure_callback(trainer: Trainer, default: C) -> C:
+    """The Trainer's callback of the class of ``default``, which is appended if there is none."""
+    found = callback_of(trainer, type(default))
+    if found is None:
+        callbacks_of(trainer).append(cast("Callback", default))
+    return default if found is None else found
 
 
 def datamodule_of(trainer: Trainer) -> LightningDataModule | None:

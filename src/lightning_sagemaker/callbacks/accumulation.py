@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lightning_sagemaker._compat.loops import Phase
+from lightning_sagemaker._compat.phase import Phase
 from lightning_sagemaker._compat.trainer import callbacks_of, counts
 from lightning_sagemaker._lightning import ModelCheckpoint, rank_zero_warn
 from lightning_sagemaker.checkpoint.own_weights import is_hooked

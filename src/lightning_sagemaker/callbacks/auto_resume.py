@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 from lightning_sagemaker._compat.guard import TakenOver
 from lightning_sagemaker._compat.loops import LoopEvents, events_of
-from lightning_sagemaker._compat.trainer import callbacks_of, is_tuning
+from lightning_sagemaker._compat.trainer import callback_of, is_tuning
 from lightning_sagemaker._lightning import Callback, rank_zero_info
-from lightning_sagemaker.callbacks.as_made import AsMade
 from lightning_sagemaker.callbacks.completed_fits import complete, completed
+from lightning_sagemaker.callbacks.copied_by_arguments import CopiedByArguments
 from lightning_sagemaker.callbacks.fit_state import FitState
 from lightning_sagemaker.callbacks.late_saves import LateSaves
 from lightning_sagemaker.callbacks.logged_runs import load_logged_runs, save_logged_runs
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from lightning_sagemaker._types import Checkpoint, LightningModule, PathLike, Trainer
 
 
-class AutoResume(AsMade, HasFolder, Callback):
+class AutoResume(CopiedByArguments, HasFolder, Callback):
     """Makes ``trainer.fit`` resume from the newest complete checkpoint, if there is one and no ``ckpt_path`` was passed.
 
     Rank zero selects the checkpoint with the most steps and broadcasts its path, so all ranks load the same one.
@@ -245,6 +245,14 @@ def _leave_out_functions(checkpoint: Checkpoint) -> None:
             del state[name]
 
 
+def resume_from_newest(trainer: Trainer) -> None:
+    """Make the Trainer's AutoResume, if there is one, search for the newest checkpoint."""
+    if (resume := callback_of(trainer, AutoResume)) is not None:
+        resume.search()
+
+
 def auto_resume_of(trainer: Trainer) -> AutoResume:
     """The one among a Trainer's callbacks, with which :class:`~lightning_sagemaker.SpotInterruption` saves."""
-    return next(callback for callback in callbacks_of(trainer) if isinstance(callback, AutoResume))
+    found = callback_of(trainer, AutoResume)
+    assert found is not None
+    return found

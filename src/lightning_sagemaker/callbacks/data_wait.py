@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from lightning_sagemaker._compat.guard import TakenOver
 from lightning_sagemaker._compat.trainer import log_interval
 from lightning_sagemaker._lightning import Callback
-from lightning_sagemaker.callbacks.as_made import AsMade
+from lightning_sagemaker.callbacks.copied_by_arguments import CopiedByArguments
 from lightning_sagemaker.collectives.agreement import of_all
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ _NAMED = 4
 """Maximum number of ranks in the log line, the slowest first."""
 
 
-class DataWait(AsMade, Callback):
+class DataWait(CopiedByArguments, Callback):
     """Logs ``data_wait``, the fraction of the step time that a rank waits for its loader; 0 is best.
 
     The value of rank zero is logged at each logged step. At the end one line lists the slowest ranks, as all others

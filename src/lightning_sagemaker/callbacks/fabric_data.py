@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from lightning_sagemaker._compat.fabric import inner_loader
 from lightning_sagemaker._lightning import rank_zero_warn
-from lightning_sagemaker.callbacks.fabric_values import Stateful, is_small
+from lightning_sagemaker.callbacks.fabric_values import is_small
 from lightning_sagemaker.checkpoint.generators import is_generator
 from lightning_sagemaker.checkpoint.loop_values import as_data, from_data
+from lightning_sagemaker.checkpoint.stateful import Stateful
 from lightning_sagemaker.checkpoint.stored_values import NotStored
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ class LoopData:
                 value = from_data(None if is_stateful else own, value, device)
             if isinstance(own, Stateful):
                 if is_small(own) or isinstance(value, dict):  # FSDP's strategy itself loads sharded objects only
-                    own.load_state_dict(value)
+                    own.load_state_dict(cast("StateDict", value))
             else:
                 self._state[name] = value
 

@@ -17,8 +17,8 @@ from lightning_sagemaker._lightning import FabricDataLoader, rank_zero_info, ran
 from lightning_sagemaker.callbacks.fabric_state import FabricState
 from lightning_sagemaker.callbacks.interruption import Interrupted
 from lightning_sagemaker.callbacks.signals import StopSignals
-from lightning_sagemaker.collectives.async_max import AsyncMaxReduce
-from lightning_sagemaker.collectives.pace import Pace, exchange
+from lightning_sagemaker.callbacks.stop_votes import StopVotes
+from lightning_sagemaker.collectives.pace import Pace
 from lightning_sagemaker.data.position import Watch
 from lightning_sagemaker.data.tracked import release, watch
 from lightning_sagemaker.data.workers import STOP_SIGNALS
@@ -30,9 +30,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 list_loaders(FabricDataLoader)  # before a script sets up its own
-
-_STOP, _SAVE = range(2)
-"""Indices of the flags that ranks exchange."""
 
 
 class InterruptibleLoop:
@@ -105,10 +102,9 @@ class InterruptibleLoop:
         self._interval = math.inf if save_every is None else save_every.total_seconds()
         self._exit_code, self._is_first = exit_code, fabric.is_global_zero
         self._signals = StopSignals(signals, grace, exit_code)
-        self._votes = AsyncMaxReduce(None)
-        self._training, self._evaluation = Pace(overhead), Pace(overhead)
+        self._votes = StopVotes(overhead)
         self._watch: Watch | None = None
-        self._stops = self._saves = self._within = self._has_said = False
+        self._within = self._has_said = False
         self._saved_at = 0.0
 
     @property
@@ -126,22 +122,24 @@ class InterruptibleLoop:
             CheckpointError: If there is a checkpoint that cannot be used.
 
         """
-        self._votes = AsyncMaxReduce.of_all()
+        self._votes.connect()
         self._signals.install()
         try:
             self.epoch, self.batch, self.step = self._state.load()
             self._saved_at = time.monotonic()
-            self._training.start(self.step)
+            self._votes.training.start(self.step)
             for number in itertools.count(self.epoch) if count is None else range(self.epoch, count):
                 self.epoch = number
                 yield number
                 self._state.end_epoch()
                 self.batch = 0
-                self._act_on(self._votes.wait())
-                if self._stops:
+                self._votes.settle()
+                if self._votes.stops:
                     self.epoch += 1
                     self._stop()
-                self._training.schedule(self.step, 1, waits=True)  # soon, as ranks may have been elsewhere for long
+                self._votes.training.schedule(
+                    self.step, 1, waits=True
+                )  # soon, as ranks may have been elsewhere for long
             self._state.complete()
         finally:
             self._release()
@@ -171,11 +169,11 @@ class InterruptibleLoop:
             finally:
                 self._within = False
                 self.batch, self.step = self.batch + 1, self.step + 1
-            self._check(self._training, self.step)
+            self._check(self._votes.training, self.step)
             if self.batch % every == 0:
-                if self._stops:
+                if self._votes.stops:
                     self._stop()
-                if self._saves:
+                if self._votes.saves:
                     self.save()
         self._state.end_batches(self._watch, self.batch)
 
@@ -197,30 +195,28 @@ class InterruptibleLoop:
                 "evaluation() was given the loader of batches(), inside its loop body. HINT: create another DataLoader over"
                 " the same data."
             )
-        self._training.pause()
-        self._act_on(self._votes.wait())
-        self._votes.start([-len(loader) if isinstance(loader, Sized) else 0])
-        fewest = -int((self._votes.wait() or [0.0])[0])
-        self._votes.start([float(not self._state.weights.can_go_back())])
-        lacks = any(self._votes.wait() or [0.0])
+        self._votes.training.pause()
+        self._votes.settle()
+        fewest = -int(self._votes.maximum([-len(loader) if isinstance(loader, Sized) else 0])[0])
+        lacks = any(self._votes.maximum([float(not self._state.weights.can_go_back())]))
         if lacks and not self._has_said:
             self._has_said = True
             rank_zero_info(
                 "The weights of an evaluation are not those of the training, of which there is no copy: a stop waits for its"
                 " end. There will be one for the next evaluation, unless they are sharded."
             )
-        self._evaluation.start(0)
+        self._votes.evaluation.start(0)
         try:
             for number, batch in enumerate(loader, 1):
                 yield batch
                 if number <= fewest:
-                    self._check(self._evaluation, number)
-                if self._stops and not self._within and not lacks:
+                    self._check(self._votes.evaluation, number)
+                if self._votes.stops and not self._within and not lacks:
                     self._state.go_back()
                     self._stop()
         finally:
-            self._act_on(self._votes.wait())
-            self._training.resume()
+            self._votes.settle()
+            self._votes.training.resume()
 
     def collective(self, operation: Callable[[], T]) -> T | None:
         """Run an operation that is repeated as a whole if a rank is lost: an evaluation and the collectives on its result.
@@ -249,22 +245,20 @@ class InterruptibleLoop:
 
         """
         if self._within:
-            self._saves = True
+            self._votes.saves = True
             return None
         with self._state.as_at_last_batch():
             path = self._state.save(self.epoch, self.batch, self.step, self._watch)
-        self._saves, self._saved_at = False, time.monotonic()
+        self._votes.saves, self._saved_at = False, time.monotonic()
         return path
 
     def _check(self, pace: Pace, count: int) -> None:
         self._signals.is_alive()
         if pace.is_due(count):
-            is_due = pace is self._training and self._is_first and time.monotonic() - self._saved_at >= self._interval
-            self._act_on(exchange(self._votes, pace, count, [self._signals.arrived is not None, is_due]))
-
-    def _act_on(self, known: list[float] | None) -> None:
-        if known is not None and len(known) > _SAVE:
-            self._stops, self._saves = self._stops or bool(known[_STOP]), self._saves or bool(known[_SAVE])
+            is_due = (
+                pace is self._votes.training and self._is_first and time.monotonic() - self._saved_at >= self._interval
+            )
+            self._votes.exchange(pace, count, [self._signals.arrived is not None, is_due])
 
     def _stop(self) -> None:
         path = self.save()

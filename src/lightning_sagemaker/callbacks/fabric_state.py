@@ -32,7 +32,7 @@ from lightning_sagemaker.callbacks.fabric_values import (
     values_of,
 )
 from lightning_sagemaker.callbacks.places import is_remote, name_of, names_in, outdated, remove
-from lightning_sagemaker.callbacks.shared_folder import check_on_all_hosts, searched, without_old_ones
+from lightning_sagemaker.callbacks.shared_folder import check_on_all_hosts, delete_or_warn, searched
 from lightning_sagemaker.checkpoint.atomic_write import CheckpointError
 from lightning_sagemaker.checkpoint.exchanged_weights import LoopWeights
 from lightning_sagemaker.checkpoint.find import STATE, find_checkpoint
@@ -259,7 +259,7 @@ class FabricState:
         if failures := [one for one in of_all(failure, ranks) if one is not None]:
             raise CheckpointError(failures[0])
         if self._fabric.is_global_zero:
-            without_old_ones(str(self._folder), lambda: self._remove_old(step))
+            delete_or_warn(str(self._folder), lambda: self._remove_old(step))
         return path
 
     def _remove_old(self, step: int) -> None:

@@ -9,17 +9,19 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol, TypedDict, runtime_checkable
+from typing import TYPE_CHECKING, TypedDict, cast
 
 from torch import nn
 
 from lightning_sagemaker._compat.fabric import inner_loader, original_module, wrapped_module
+from lightning_sagemaker._compat.param_groups import group_options, set_group_options
 from lightning_sagemaker.checkpoint.generators import generator_state, is_generator, restore_generator
 from lightning_sagemaker.checkpoint.metric_state import entries_of, metrics_in, restore_entries
 from lightning_sagemaker.checkpoint.module_flags import module_flags, restore_module_flags
 from lightning_sagemaker.checkpoint.module_walk import named_modules
 from lightning_sagemaker.checkpoint.plain_values import filled
 from lightning_sagemaker.checkpoint.random_state import random_state, restore_random_state
+from lightning_sagemaker.checkpoint.stateful import Stateful
 
 if TYPE_CHECKING:
     from torchmetrics import Metric
@@ -31,17 +33,6 @@ if TYPE_CHECKING:
 
 Flags = dict[str, dict[str, list[str]]]
 """Name of a module in ``state`` -> names of its parts that are frozen, or in evaluation mode."""
-
-
-@runtime_checkable
-class Stateful(Protocol):
-    """An object with a state: a module, an optimizer, a scheduler, a loader."""
-
-    def state_dict(self) -> StateDict:
-        """The object's state."""
-
-    def load_state_dict(self, state: object) -> object:
-        """Restore the state."""
 
 
 class Values(TypedDict):
@@ -65,7 +56,7 @@ def values_of(state: StateDict, modules: bool) -> Values:
     return {
         "random": random_state(),
         "values": {name: _state_of(inner_loader(value)) for name, value in state.items() if is_small(value)},
-        "groups": [copy.deepcopy(_without_parameters(value)) for value in state.values()],
+        "groups": [copy.deepcopy(group_options(getattr(value, "param_groups", ()))) for value in state.values()],
         "metrics": entries_of(loop_metrics(state)) if modules else {},
         "flags": loop_flags(state) if modules else {},
     }
@@ -79,12 +70,11 @@ def put_values(state: StateDict, values: Values) -> None:
         if is_generator(owner):
             restore_generator(owner, value)
         elif isinstance(owner, Stateful):
-            owner.load_state_dict(copy.deepcopy(value))
+            owner.load_state_dict(copy.deepcopy(cast("StateDict", value)))
         else:
             state[name] = filled(state[name], copy.deepcopy(value))  # the script may refer to its container
     for value, groups in zip(state.values(), values["groups"], strict=True):
-        for group, kept in zip(getattr(value, "param_groups", ()), groups, strict=True):
-            group.update(copy.deepcopy(kept))
+        set_group_options(getattr(value, "param_groups", ()), copy.deepcopy(groups))
     restore_entries(loop_metrics(state), values["metrics"])
     restore_loop_flags(state, values["flags"])
 
@@ -156,9 +146,3 @@ def _state_of(value: object) -> object:
     if is_generator(value):
         return generator_state(value)
     return copy.deepcopy(value.state_dict() if hasattr(value, "state_dict") else value)
-
-
-def _without_parameters(value: object) -> list[StateDict]:
-    """Options of an optimizer's groups, which schedulers change."""
-    groups = getattr(value, "param_groups", ())
-    return [{name: option for name, option in group.items() if name != "params"} for group in groups]

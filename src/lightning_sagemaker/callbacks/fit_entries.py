@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, TypedDict
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from lightning_sagemaker._compat.connectors import TrainerMemory
-    from lightning_sagemaker._compat.loops import Phase
+    from lightning_sagemaker._compat.phase import Phase
+    from lightning_sagemaker._compat.trainer_memory import TrainerMemory
     from lightning_sagemaker._types import StateDict
     from lightning_sagemaker.checkpoint.metric_state import MetricStates
     from lightning_sagemaker.checkpoint.random_state import RandomState
@@ -85,7 +85,7 @@ class FitEntry(Facts, total=False):
     """A fit in a checkpoint (with ``ranks``), or of one rank for a restart in the same job (with ``own``).
 
     Attributes:
-        phase: The point in the loops, as a :class:`~lightning_sagemaker._compat.loops.Phase`'s value.
+        phase: The point in the loops, as a :class:`~lightning_sagemaker._compat.phase.Phase`'s value.
         cut: Whether the epoch ended early, at the last step.
         batches: Number of consumed batches of the epoch.
         accumulate: Number of batches of an optimizer step.

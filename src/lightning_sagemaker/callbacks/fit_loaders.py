@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
-from lightning_sagemaker._compat.loops import Phase
+from lightning_sagemaker._compat.phase import Phase
 from lightning_sagemaker._compat.trainer import counts
 from lightning_sagemaker.data.dealing import batch_size_of, is_counted, remaining, united
 from lightning_sagemaker.data.evaluated import before_evaluation, put_before_evaluation

@@ -6,20 +6,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
-from lightning_sagemaker._compat.connectors import (
+from lightning_sagemaker._compat.callback_states import (
     begin_epoch_again,
     callback_states,
     own_callback_states,
-    plain_copy,
     restore_callback_states,
-    restore_trainer_memory,
-    trainer_memory,
 )
 from lightning_sagemaker._compat.loop_state import loop_state
-from lightning_sagemaker._compat.loops import LoopEvents, Phase, phase_of
+from lightning_sagemaker._compat.loops import LoopEvents
+from lightning_sagemaker._compat.phase import Phase, phase_of
+from lightning_sagemaker._compat.plain_copy import plain_copy
 from lightning_sagemaker._compat.reloads import reload_as, set_reloads
 from lightning_sagemaker._compat.resume_loops import is_cut, reopen_epoch, resume_fit
 from lightning_sagemaker._compat.trainer import counts
+from lightning_sagemaker._compat.trainer_memory import restore_trainer_memory, trainer_memory
 from lightning_sagemaker._lightning import rank_zero_info, rank_zero_warn
 from lightning_sagemaker.callbacks.accumulation import has_accumulated, saves_within, warn_of_lost_gradients
 from lightning_sagemaker.callbacks.fit_loaders import FitLoaders

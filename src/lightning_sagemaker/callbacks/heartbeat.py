@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from lightning_sagemaker._compat.store import own_connection
 from lightning_sagemaker._lightning import Callback
-from lightning_sagemaker.callbacks.as_made import AsMade
+from lightning_sagemaker.callbacks.copied_by_arguments import CopiedByArguments
 from lightning_sagemaker.callbacks.loader_watch import LoaderWatch
 from lightning_sagemaker.callbacks.places import job_of
 from lightning_sagemaker.events import Event
@@ -33,7 +33,7 @@ class RankMissing(RuntimeError):
     """A rank has sent no heartbeat."""
 
 
-class Heartbeat(AsMade, Callback):
+class Heartbeat(CopiedByArguments, Callback):
     """Exits this process when the next rank has sent no heartbeat for a while, and reports that rank.
 
     If a process is killed, its connections break, which the others notice at once. If it is frozen, or its network is

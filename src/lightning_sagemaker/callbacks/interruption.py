@@ -11,20 +11,20 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lightning_sagemaker._compat.connectors import swap_averages
+from lightning_sagemaker._compat.averages import swap_averages
 from lightning_sagemaker._compat.default_group import usual_collectives
 from lightning_sagemaker._compat.guard import TakenOver
 from lightning_sagemaker._compat.loops import LoopEvents, events_of
-from lightning_sagemaker._compat.trainer import callbacks_of
+from lightning_sagemaker._compat.trainer import ensure_callback
 from lightning_sagemaker._lightning import Callback, rank_zero_info, rank_zero_warn
-from lightning_sagemaker.callbacks.as_made import AsMade
 from lightning_sagemaker.callbacks.auto_resume import AutoResume, auto_resume_of
+from lightning_sagemaker.callbacks.copied_by_arguments import CopiedByArguments
 from lightning_sagemaker.callbacks.places import HasFolder, checkpoint_folder, name_of, names_in, outdated, remove
-from lightning_sagemaker.callbacks.shared_folder import without_old_ones
+from lightning_sagemaker.callbacks.shared_folder import delete_or_warn
 from lightning_sagemaker.callbacks.signals import StopSignals
+from lightning_sagemaker.callbacks.stop_votes import StopVotes
 from lightning_sagemaker.collectives.agreement import of_all
-from lightning_sagemaker.collectives.async_max import AsyncMaxReduce
-from lightning_sagemaker.collectives.pace import Pace, exchange
+from lightning_sagemaker.collectives.pace import Pace
 from lightning_sagemaker.data.workers import STOP_SIGNALS
 
 if TYPE_CHECKING:
@@ -37,15 +37,15 @@ _SHARE_OF_SAVING = 0.05
 """Maximum fraction of the time for periodic saving."""
 _STEP_SECONDS = 1.5
 """Seconds of gradient accumulation beyond which a stop does not wait for the optimizer step."""
-_STOP, _SAVE, _LONG = range(3)
-"""Indices of the flags that ranks exchange."""
+_LONG = 2
+"""Index of a further flag that ranks exchange."""
 
 
 class Interrupted(SystemExit):
     """Training was stopped by a signal; its state is in a checkpoint."""
 
 
-class SpotInterruption(AsMade, HasFolder, Callback):
+class SpotInterruption(CopiedByArguments, HasFolder, Callback):
     """Stops all ranks together when any of them receives a signal, and saves every few minutes.
 
     SageMaker sends SIGTERM two minutes before it reclaims a spot instance, and not to every process at the same time.
@@ -83,19 +83,18 @@ class SpotInterruption(AsMade, HasFolder, Callback):
         self.dirpath, self._keep, self._grace, self._exit_code = dirpath, keep, grace, exit_code
         self._save_every = math.inf if save_every is None else save_every.total_seconds()
         self._signals = StopSignals(signals, grace if patience is None else patience, exit_code)
-        self._votes = AsyncMaxReduce(None)
-        self._training, self._evaluation = Pace(overhead), Pace(overhead)
+        self._votes = StopVotes(overhead)
         self._taken = TakenOver()
         self._events: LoopEvents | None = None
         self._save_seconds: float | None = None
-        self._said_longer = self._stops = self._saves = False
+        self._said_longer = False
         self._step = self._batches = self._evaluated = 0
         self._fewest: list[float] = []
         self._saved_at = 0.0
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Install the signal handlers, in place of Lightning's. Collective over all ranks."""
-        self._votes = AsyncMaxReduce.of_all()
+        self._votes.connect()
         checkpoint_folder(trainer, self.dirpath)  # decided before the other callbacks' setup
         if (spread := self._votes.clock_spread()) > _CLOCKS:
             rank_zero_warn(
@@ -105,9 +104,8 @@ class SpotInterruption(AsMade, HasFolder, Callback):
         if stage == "fit" and self._events is None:
             self._events = events_of(trainer)
             self._events.after_batch.append(lambda: self._end_batch(trainer))
-            if not any(isinstance(callback, AutoResume) for callback in callbacks_of(trainer)):
-                # A checkpoint is of little use without AutoResume, whose setup Lightning calls next.
-                callbacks_of(trainer).append(AutoResume(search=False))
+            # A checkpoint is of little use without AutoResume, whose setup Lightning calls next if it is added.
+            ensure_callback(trainer, AutoResume(search=False))
         environment = getattr(trainer.strategy, "cluster_environment", None)
         if type(environment).__name__ == "SLURMEnvironment":
             return  # Lightning's handler saves and requeues the job
@@ -139,8 +137,8 @@ class SpotInterruption(AsMade, HasFolder, Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Start the timer."""
         self._step, self._batches = trainer.global_step, 0
-        self._stops = self._saves = False
-        self._training.start(0)
+        self._votes.stops = self._votes.saves = False
+        self._votes.training.start(0)
         self._saved_at = time.monotonic()
 
     def begin_again(self, trainer: Trainer) -> None:
@@ -157,11 +155,11 @@ class SpotInterruption(AsMade, HasFolder, Callback):
         steps, self._step = trainer.global_step - self._step, trainer.global_step
         self._batches += 1
         self._signals.is_alive()
-        self._check(trainer, self._training, self._batches)
+        self._check(trainer, self._votes.training, self._batches)
         if steps > 0 or auto_resume_of(trainer).holds_step:  # else gradients are being accumulated
-            if self._stops:
+            if self._votes.stops:
                 self._stop(trainer)
-            elif self._saves and steps > 0:
+            elif self._votes.saves and steps > 0:
                 self._save(trainer)
 
     def _check(self, trainer: Trainer, pace: Pace, count: int) -> None:
@@ -170,29 +168,22 @@ class SpotInterruption(AsMade, HasFolder, Callback):
             return
         is_due = trainer.training and trainer.is_global_zero and time.monotonic() - self._saved_at >= self._interval
         is_long = pace.batch_seconds(count) * trainer.accumulate_grad_batches > _STEP_SECONDS
-        known = exchange(self._votes, pace, count, [self._signals.arrived is not None, is_due, is_long])
-        self._act_on(known)
+        known = self._votes.exchange(pace, count, [self._signals.arrived is not None, is_due, is_long])
         if trainer.training:
             auto_resume_of(trainer).steps_are_long = bool(known[_LONG])
-
-    def _act_on(self, known: Sequence[float] | None) -> None:
-        if known is not None:
-            self._stops, self._saves = self._stops or bool(known[_STOP]), self._saves or bool(known[_SAVE])
 
     def _begin_evaluation(self, trainer: Trainer, batches: Sequence[float]) -> None:
         """Count the batches for exchanges: of each loader, as many as the rank with the fewest batches has.
 
         Between two loaders Lightning reduces what was logged.
         """
-        self._training.pause()
-        self._act_on(self._votes.wait())  # pending from training
+        self._votes.training.pause()
+        self._votes.settle()
         self._signals.leave_by(None)
-        self._votes.start([-count if math.isfinite(count) else 0 for count in batches or [0]])
-        found = self._votes.wait()
-        assert found is not None
+        found = self._votes.maximum([-count if math.isfinite(count) else 0 for count in batches or [0]])
         self._evaluated, self._fewest = 0, [-count for count in found]
-        self._evaluation.start(0)
-        if self._stops:
+        self._votes.evaluation.start(0)
+        if self._votes.stops:
             self._stop(trainer)
 
     def _end_evaluation_batch(self, trainer: Trainer, number: int, loader: int) -> None:
@@ -200,8 +191,8 @@ class SpotInterruption(AsMade, HasFolder, Callback):
         with usual_collectives():  # recovery in the job refuses collectives while numbers of batches differ
             if number < self._fewest[loader]:
                 self._evaluated += 1
-                self._check(trainer, self._evaluation, self._evaluated)
-            if self._stops:
+                self._check(trainer, self._votes.evaluation, self._evaluated)
+            if self._votes.stops:
                 self._stop(trainer, within_validation=bool(trainer.validating))
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -227,8 +218,8 @@ class SpotInterruption(AsMade, HasFolder, Callback):
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Continue counting training's batches."""
         if not trainer.sanity_checking:
-            self._act_on(self._votes.wait())  # a pending exchange
-            self._training.resume()
+            self._votes.settle()
+            self._votes.training.resume()
 
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Start counting the batches of the evaluation."""
@@ -248,7 +239,7 @@ class SpotInterruption(AsMade, HasFolder, Callback):
         folder = checkpoint_folder(trainer, self.dirpath)
         path = f"{folder}/{name_of(trainer.global_step, auto_resume_of(trainer).fits)}"
         begin = time.monotonic()
-        self._saves = False
+        self._votes.saves = False
         trainer.save_checkpoint(path, weights_only=False)
         self._saved_at = time.monotonic()
         took = self._saved_at - begin
@@ -259,7 +250,7 @@ class SpotInterruption(AsMade, HasFolder, Callback):
                 f"Saving takes {self._save_seconds:.1f} s; saving every {self._interval:.0f} s to limit overhead."
             )
         if trainer.is_global_zero:
-            without_old_ones(folder, lambda: self._remove_old(trainer, folder))
+            delete_or_warn(folder, lambda: self._remove_old(trainer, folder))
         return path
 
     def _remove_old(self, trainer: Trainer, folder: str) -> None:

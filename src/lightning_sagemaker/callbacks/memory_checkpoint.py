@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 import torch.distributed as dist
 
 from lightning_sagemaker._compat.loops import LoopEvents, events_of
-from lightning_sagemaker._compat.trainer import callbacks_of, whole_checkpoint
+from lightning_sagemaker._compat.trainer import ensure_callback, whole_checkpoint
 from lightning_sagemaker._lightning import Callback, MisconfigurationException, rank_zero_info, rank_zero_warn
-from lightning_sagemaker.callbacks.as_made import AsMade
 from lightning_sagemaker.callbacks.auto_resume import AutoResume
+from lightning_sagemaker.callbacks.copied_by_arguments import CopiedByArguments
 from lightning_sagemaker.checkpoint.deferred import DeferredCopies
 from lightning_sagemaker.checkpoint.host_memory import HostMemory, RankFile, launcher_folder, newest_complete
-from lightning_sagemaker.checkpoint.neighbours import Neighbours
-from lightning_sagemaker.checkpoint.part_names import by_name, parts_of
+from lightning_sagemaker.checkpoint.neighbors import Neighbors
 from lightning_sagemaker.checkpoint.rank_state import write_rank
+from lightning_sagemaker.checkpoint.sharded_entries import by_name, pop_sharded_entries
 from lightning_sagemaker.checkpoint.staging import Staging
 from lightning_sagemaker.collectives import forks
 from lightning_sagemaker.collectives.agreement import of_all
@@ -51,7 +51,7 @@ class _Outcome(NamedTuple):
     failure: str | None
 
 
-class MemoryCheckpoint(AsMade, Callback):
+class MemoryCheckpoint(CopiedByArguments, Callback):
     """Keeps each rank's training state in memory, from which :class:`AutoResume` resumes after a restart of the processes.
 
     For models without replicas, sharded across the ranks by ``"smddp_fsdp"`` or ``"smp"``, whose ranks cannot continue
@@ -77,7 +77,7 @@ class MemoryCheckpoint(AsMade, Callback):
         self._every_n_steps, self._folder = every_n_steps, folder
         self._memory: HostMemory | None = None
         self._events: LoopEvents | None = None
-        self._neighbours: Neighbours | None = None
+        self._neighbors: Neighbors | None = None
         self._staging = Staging()
         self._deferred = DeferredCopies()
         self._thread: threading.Thread | None = None
@@ -122,10 +122,7 @@ class MemoryCheckpoint(AsMade, Callback):
         self._memory = HostMemory(found)
         self._events = events_of(trainer)
         self._events.after_batch.append(lambda: self._end_batch(trainer))
-        resume = next((one for one in callbacks_of(trainer) if isinstance(one, AutoResume)), None)
-        if resume is None:
-            resume = AutoResume(search=False)
-            callbacks_of(trainer).append(resume)  # its setup is called next
+        resume = ensure_callback(trainer, AutoResume(search=False))  # if it is added, its setup is called next
         if int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0)) > 0:
             resume.search()
         resume.look_in(lambda least: self._newest(trainer, least))
@@ -150,7 +147,7 @@ class MemoryCheckpoint(AsMade, Callback):
         if len(set(hosts)) > 1:
             forks.guard()
             group = dist.new_group(backend="gloo")
-        self._neighbours = Neighbours(memory, trainer.global_rank, hosts, group)
+        self._neighbors = Neighbors(memory, trainer.global_rank, hosts, group)
         step = newest_complete(seen)
         if step is None or step < least:
             memory.keep(())
@@ -165,9 +162,9 @@ class MemoryCheckpoint(AsMade, Callback):
         return str(memory.path(RankFile(step, trainer.global_rank, len(seen))))
 
     @property
-    def _neighbor(self) -> Neighbours:
-        assert self._neighbours is not None
-        return self._neighbours
+    def _neighbor(self) -> Neighbors:
+        assert self._neighbors is not None
+        return self._neighbors
 
     def _agree(self, trainer: Trainer, action: Callable[[], int]) -> int:
         """Run ``action``; a failure of one rank is raised on all. Collective."""
@@ -215,7 +212,7 @@ class MemoryCheckpoint(AsMade, Callback):
         self._join()
         with strategy.own_parts():
             rest = whole_checkpoint(trainer)
-        parts, optimizers = parts_of(rest), by_name(trainer.optimizers)
+        parts, optimizers = pop_sharded_entries(rest), by_name(trainer.optimizers)
         self._deferred = deferred = DeferredCopies()
         state = self._staging.copy(parts, deferred, optimizers)
         last, self._written = self._written, trainer.global_step

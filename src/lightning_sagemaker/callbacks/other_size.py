@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lightning_sagemaker._compat.connectors import restore_trainer_memory
+from lightning_sagemaker._compat.trainer_memory import restore_trainer_memory
 from lightning_sagemaker._lightning import rank_zero_info
 from lightning_sagemaker.callbacks.schedules import stretch_schedules
 from lightning_sagemaker.checkpoint.metric_state import merged_metrics, restore_logged, restore_metrics

@@ -44,7 +44,7 @@ def check_on_all_hosts(path: str, is_on_all: bool) -> None:
         )
 
 
-def without_old_ones(folder: str, delete: Callable[[], None]) -> None:
+def delete_or_warn(folder: str, delete: Callable[[], None]) -> None:
     """Delete older checkpoints on one rank, or warn."""
     try:
         delete()

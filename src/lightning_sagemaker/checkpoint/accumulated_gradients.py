@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from lightning_sagemaker._compat.param_groups import parameters_in
 from lightning_sagemaker._lightning import rank_zero_warn
 from lightning_sagemaker.checkpoint.rank_buffers import copied, differing
 
@@ -51,10 +52,9 @@ class ManualGradients:
             self._hooks += [one.register_step_post_hook(self._note_step) for one in self._trainer.optimizers]
 
     def _note_step(self, optimizer: Optimizer, *_: object) -> None:
-        for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                if (gradient := parameter.grad) is not None:
-                    self._used[parameter] = weakref.ref(gradient), gradient._version
+        for parameter in parameters_in(optimizer.param_groups):
+            if (gradient := parameter.grad) is not None:
+                self._used[parameter] = weakref.ref(gradient), gradient._version
 
     def _is_pending(self, parameter: Tensor) -> bool:
         gradient = parameter.grad

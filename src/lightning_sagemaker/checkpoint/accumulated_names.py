@@ -12,6 +12,8 @@ import inspect
 import textwrap
 from collections.abc import Callable, Iterator
 
+from lightning_sagemaker.checkpoint.records import package_of
+
 _GROWS = frozenset({"append", "appendleft", "extend", "add_", "mul_", "lerp_", "copy_"})
 _CLOCKS = frozenset({"time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns"})
 _LIBRARIES = frozenset(
@@ -51,7 +53,7 @@ def _is_among(name: str, methods: tuple[str, ...]) -> bool:
 
 def _methods(kind: type) -> Iterator[Callable[..., object]]:
     for base in kind.__mro__:
-        if base.__module__.partition(".")[0] not in _LIBRARIES:
+        if package_of(base) not in _LIBRARIES:
             functions = [inspect.unwrap(value) for value in vars(base).values() if inspect.isfunction(value)]
             yield from filter(inspect.isfunction, functions)
 

@@ -35,7 +35,7 @@ from lightning_sagemaker.checkpoint.plain_values import (
     restored_value,
     sent,
 )
-from lightning_sagemaker.checkpoint.records import LIBRARIES, records_in
+from lightning_sagemaker.checkpoint.records import is_library, records_in
 from lightning_sagemaker.checkpoint.stored_values import LARGEST_STORED, NotStored, is_large, loaded, stored
 from lightning_sagemaker.checkpoint.unkept import Unkept
 
@@ -74,7 +74,7 @@ class PlainAttributes:
         children = self._children()
         if children is not self._seen:
             parts = {
-                f"module.{name}".rstrip("."): child for name, child in children if not _is_library(_own_class(child))
+                f"module.{name}".rstrip("."): child for name, child in children if not is_library(_own_class(child))
             }
             callbacks = enumerate(filter(_is_own, callbacks_of(self._trainer)))
             self._seen, self._owners = (
@@ -208,7 +208,7 @@ def _entry(value: object) -> object:
 def _is_own(callback: Callback) -> bool:
     """Whether a callback is the script's own and has no ``state_dict``."""
     inherited = [kind for kind in type(callback).__mro__ if kind is not Callback and kind is not object]
-    return type(callback).state_dict is Callback.state_dict and not any(map(_is_library, inherited))
+    return type(callback).state_dict is Callback.state_dict and not any(map(is_library, inherited))
 
 
 def _own_class(module: nn.Module) -> type:
@@ -216,7 +216,3 @@ def _own_class(module: nn.Module) -> type:
     kind = type(module)
     is_sharded = kind.__module__.startswith("torch.distributed.") and kind.__name__.startswith("FSDP")
     return kind.__bases__[-1] if is_sharded else kind
-
-
-def _is_library(kind: type) -> bool:
-    return kind.__module__.partition(".")[0] in LIBRARIES

@@ -25,9 +25,10 @@ from torch.optim import Optimizer
 from lightning_sagemaker._compat.store import process_store
 from lightning_sagemaker.checkpoint.atomic_write import sync_folder
 from lightning_sagemaker.checkpoint.deferred import DeferredCopies
-from lightning_sagemaker.checkpoint.find import META, fits_before, write_sums
+from lightning_sagemaker.checkpoint.find import fits_before
+from lightning_sagemaker.checkpoint.integrity import META, write_checksums
 from lightning_sagemaker.checkpoint.messages import Messages, Refusal
-from lightning_sagemaker.checkpoint.own_part import UNFINISHED, OwnPart, Written
+from lightning_sagemaker.checkpoint.own_shard import UNFINISHED, OwnShard, Written
 from lightning_sagemaker.checkpoint.s3 import S3CheckpointIO
 from lightning_sagemaker.checkpoint.staging import Staging
 from lightning_sagemaker.checkpoint.write_plan import WritePlan
@@ -201,7 +202,7 @@ class BackgroundSave:
         try:
             _copy_the_rest(task)
             planner, place = self._plan.planner(task.state, task.version, task.messages, task.place)
-            part = OwnPart(place, self._rank, self._remote)
+            part = OwnShard(place, self._rank, self._remote)
             try:
                 part.folder.mkdir(parents=True, exist_ok=True)  # on another host than the first process
                 task.messages.publish(f"{self._rank}/wrote", part.write(self._plan.own, planner))
@@ -221,7 +222,7 @@ class BackgroundSave:
         failure: str | None = None
         try:
             _copy_the_rest(task)
-            part = OwnPart(task.place, 0, self._remote)
+            part = OwnShard(task.place, 0, self._remote)
             try:
                 self._write_whole(task, part)
             finally:
@@ -235,7 +236,7 @@ class BackgroundSave:
         finally:
             task.messages.publish("end", failure)
 
-    def _write_whole(self, task: _Task, part: OwnPart) -> None:
+    def _write_whole(self, task: _Task, part: OwnShard) -> None:
         if not part.is_remote:
             self._make_folder(part.folder)
         planner, _ = self._plan.planner(task.state, task.version, task.messages, task.place)
@@ -258,7 +259,7 @@ class BackgroundSave:
         if part.is_remote:
             self._remote().finish_parts(task.place, task.step, everything, task.fits)
         else:
-            write_sums(part.folder, everything)
+            write_checksums(part.folder, everything)
             _put_in_place(part.folder, Path(task.place))
 
     def _collect_results(self, messages: Messages) -> list[Written | str]:

@@ -16,7 +16,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 
 from lightning_sagemaker.checkpoint.atomic_write import CheckpointError, atomic_write
 from lightning_sagemaker.checkpoint.export import export_huggingface
-from lightning_sagemaker.checkpoint.parts import read_checkpoint
+from lightning_sagemaker.checkpoint.trainer_format import read_checkpoint
 
 if TYPE_CHECKING:
     from lightning_sagemaker._types import Checkpoint

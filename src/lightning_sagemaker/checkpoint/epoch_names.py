@@ -12,6 +12,8 @@ import inspect
 from collections.abc import Iterable, Iterator
 from types import CodeType
 
+from lightning_sagemaker.checkpoint.records import package_of
+
 HOOKS = ("on_train_epoch_start", "on_train_epoch_end")
 _SETS = frozenset({"STORE_ATTR", "DELETE_ATTR"})
 _SETS_ENTRIES = frozenset({"STORE_SUBSCR", "DELETE_SUBSCR", "STORE_SLICE"})
@@ -48,7 +50,7 @@ def _codes(kind: type, name: str) -> Iterator[CodeType]:
     for base in kind.__mro__:
         method = vars(base).get(name)
         function = inspect.unwrap(method) if inspect.isfunction(method) else None
-        if inspect.isfunction(function) and base.__module__.partition(".")[0] not in _LIBRARIES:
+        if inspect.isfunction(function) and package_of(base) not in _LIBRARIES:
             yield function.__code__
 
 

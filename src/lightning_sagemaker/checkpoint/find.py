@@ -3,11 +3,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import zipfile
-import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,23 +14,16 @@ from typing import TYPE_CHECKING
 import torch
 
 from lightning_sagemaker.checkpoint.atomic_write import CheckpointError
+from lightning_sagemaker.checkpoint.integrity import META, damage_of, first_line
 
 if TYPE_CHECKING:
     from lightning_sagemaker._types import Checkpoint
 
 
-META = "meta.pt"
-"""File in the folder of a sharded checkpoint: Lightning's, with everything that is not a tensor; written last."""
-
-
 STATE = "lightning_sagemaker"
 """Entry that AutoResume adds to a checkpoint."""
-SUMS = "sums.json"
-"""File in such a folder, if this package wrote it: size and checksum of each file."""
 WEIGHTS_ONLY = "it contains weights only"
 """Why a checkpoint is not resumed from, as a message."""
-_BLOCK = 8 * 2**20
-"""Bytes per read."""
 _OBJECTS = (
     "keep objects out of hyperparameters and callback states; if you trust the file, use AutoResume(weights_only=False)"
 )
@@ -95,13 +86,13 @@ def find_checkpoint(
         except CheckpointError:
             raise
         except Exception as error:
-            report(f"{path} is incomplete; skipping it ({_first_line(error)})")
+            report(f"{path} is incomplete; skipping it ({first_line(error)})")
     others = [found.path.name for found in candidates if fits not in (None, found.fits)]
     if others:
         report(of_other_fits(folder, others))
     candidates = [found for found in candidates if found.path.name not in others]
     for found in sorted(candidates, key=lambda one: (one.step, one.exact, one.path.name), reverse=True):
-        damage = _damage(found.path)
+        damage = damage_of(found.path)
         if damage is None:
             return found
         report(f"{found.path} (step {found.step}) is damaged; skipping it ({damage})")
@@ -128,13 +119,13 @@ def _read_step(path: Path, weights_only: bool, hint: str) -> tuple[int, bool, in
     try:
         content: Checkpoint = torch.load(file, map_location="cpu", mmap=True, weights_only=weights_only)
     except Exception as error:  # a damaged file, or classes of the script, may raise anything
-        if _damage(path) is not None or "PytorchStreamReader" in str(error):  # torch reads less than zipfile does
+        if damage_of(path) is not None or "PytorchStreamReader" in str(error):  # torch reads less than zipfile does
             raise
         raise CheckpointError(
             f"{path} is complete, but holds more than tensors and plain containers, and is not loaded, as that could run"
             f" code ({_refused(error)}). HINT: {hint}."
             if weights_only
-            else f"{path} is complete, but cannot be loaded ({_first_line(error)}). HINT: this may be another version of"
+            else f"{path} is complete, but cannot be loaded ({first_line(error)}). HINT: this may be another version of"
             " the classes in it; move it elsewhere to resume from an older one."
         ) from error
     if holds_weights_only(content):
@@ -159,79 +150,7 @@ def _unreadable(error: PermissionError) -> CheckpointError:
     )
 
 
-_FOLDER = 0x10  # MS-DOS's attribute of a folder, in a zip archive's directory
-
-
-def _damage(path: Path) -> str | None:
-    """Verify a file's checksums, which torch does not when it loads; returns the damage, or None."""
-    for file in (path / META,) if path.is_dir() else (path,):
-        try:
-            with zipfile.ZipFile(file) as archive:
-                if any(member.external_attr & _FOLDER for member in archive.infolist()):
-                    return "a tensor is marked as a folder, of which torch reads nothing"
-                bad = archive.testzip()
-        except Exception as error:  # a damaged archive can raise anything
-            return _first_line(error)
-        if bad is not None:
-            return f"the checksum of {bad} is wrong"
-    if path.is_dir():
-        return _missing_part(path) or _changed_part(path)
-    return None
-
-
-def file_sum(path: Path) -> list[int]:
-    """Size and checksum of a file."""
-    size = crc = 0
-    with path.open("rb") as file:
-        while block := file.read(_BLOCK):
-            size, crc = size + len(block), zlib.crc32(block, crc)
-    return [size, crc]
-
-
-def write_sums(folder: Path, sums: dict[str, list[int]]) -> None:
-    """Save the :func:`file_sum` of each file of a sharded checkpoint, as its last file."""
-    temporary = folder / f".{SUMS}"
-    temporary.write_text(json.dumps(sums))
-    temporary.replace(folder / SUMS)
-
-
-def _changed_part(path: Path) -> str | None:
-    """The first damaged file, as a message; folders of other programs have no list of checksums."""
-    try:
-        sums: dict[str, list[int]] = json.loads((path / SUMS).read_text())
-        bad = [name for name, wanted in sums.items() if file_sum(path / name) != wanted]
-    except FileNotFoundError as error:
-        return None if str(error.filename).endswith(SUMS) else _first_line(error)
-    except (OSError, ValueError, AttributeError) as error:
-        return _first_line(error)
-    return f"the checksum of {bad[0]} is wrong" if bad else None
-
-
-def _missing_part(path: Path) -> str | None:
-    from torch.distributed.checkpoint import FileSystemReader
-
-    try:
-        metadata = FileSystemReader(path).read_metadata()
-    except Exception as error:
-        return _first_line(error)
-    ends: dict[str, int] = {}
-    for storage in (metadata.storage_data or {}).values():
-        end = storage.offset + storage.length
-        ends[storage.relative_path] = max(end, ends.get(storage.relative_path, 0))
-    for name, end in ends.items():
-        part = path / name
-        size = part.stat().st_size if part.exists() else 0
-        if size < end:
-            return f"{name} has {size} of {end} bytes"
-    return None
-
-
 def _refused(error: Exception) -> str:
     """The refused class, extracted from torch's long message."""
     found = re.search(r"(?:WeightsUnpickler error|weights_only):\s*(.{1,160})", str(error))
-    return found[1].split(" was not an allowed", 1)[0] if found else _first_line(error)
-
-
-def _first_line(error: BaseException) -> str:
-    lines = str(error).splitlines()
-    return f"{type(error).__name__}: {lines[0][:160]}" if lines else type(error).__name__
+    return found[1].split(" was not an allowed", 1)[0] if found else first_line(error)

@@ -58,7 +58,7 @@ class HostMemory:
     """
 
     def __init__(self, folder: Path) -> None:
-        make_own(folder)
+        _make_own(folder)
         self.folder = folder
         self.host = f"{socket.gethostname()}:{folder}"
         """Identifies this host in the job."""
@@ -117,13 +117,8 @@ class HostMemory:
             self.folder.rmdir()
 
 
-def make_own(folder: Path) -> None:
-    """Create a folder that only this user can access.
-
-    Raises:
-        CheckpointError: If the folder belongs to another user, whose files would be loaded.
-
-    """
+def _make_own(folder: Path) -> None:
+    """Create a folder that only this user can access; raise if it is another user's, whose files would be loaded."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if (owner := folder.stat().st_uid) != os.getuid():
         raise CheckpointError(
@@ -169,7 +164,7 @@ def launcher_folder(fit: int) -> Path | None:
             f"MemoryCheckpoint was given, and there is no {_SHARED}. HINT: MemoryCheckpoint(folder=...), on a tmpfs."
         )
     base = _SHARED / f"lightning-sagemaker-{os.getuid()}"
-    make_own(base)
+    _make_own(base)
     _remove_orphans(base)
     return base / f"{os.getppid()}-{_started(os.getppid())}.{fit}"
 

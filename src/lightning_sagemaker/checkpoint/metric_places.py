@@ -12,7 +12,7 @@ from torchmetrics import Metric, MetricTracker
 from lightning_sagemaker._compat.trainer import callbacks_of
 from lightning_sagemaker.checkpoint.module_walk import Children, named_modules
 from lightning_sagemaker.checkpoint.plain_values import EXACT, KEPT
-from lightning_sagemaker.checkpoint.records import LIBRARIES, is_of_script
+from lightning_sagemaker.checkpoint.records import is_library, is_of_script
 
 if TYPE_CHECKING:
     from lightning_sagemaker._types import Trainer
@@ -70,7 +70,7 @@ def _held(trainer: Trainer, children: Children) -> Iterator[tuple[str, nn.Module
     """Modules in attributes that are not among a module's children."""
     callbacks = [(f"callbacks.{n}.{type(one).__name__}", one) for n, one in enumerate(callbacks_of(trainer))]
     owners: list[tuple[str, object]] = [*children, *callbacks]
-    kinds = {kind for kind in {type(one) for _, one in owners} if not _is_library(kind)}
+    kinds = {kind for kind in {type(one) for _, one in owners} if not is_library(kind)}
     for name, owner in [pair for pair in owners if type(pair[1]) in kinds]:
         for key, value in [*vars(owner).items()]:
             if key not in KEPT and type(value) not in EXACT:
@@ -89,7 +89,3 @@ def _within(name: str, value: object, depth: int) -> Iterator[tuple[str, nn.Modu
         entries = [*vars(value).items()]
     for key, entry in entries:
         yield from _within(f"{name}.{key}", entry, depth - 1)
-
-
-def _is_library(kind: type) -> bool:
-    return kind.__module__.partition(".")[0] in LIBRARIES

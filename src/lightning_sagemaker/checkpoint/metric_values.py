@@ -11,6 +11,7 @@ from torchmetrics import Metric, MetricTracker, SumMetric
 from torchmetrics.wrappers.abstract import WrapperMetric
 
 from lightning_sagemaker.checkpoint.plain_values import is_sendable
+from lightning_sagemaker.checkpoint.records import package_of
 from lightning_sagemaker.checkpoint.stored_values import NotStored, is_large, loaded, stored
 
 
@@ -54,7 +55,7 @@ def track(tracker: MetricTracker, steps: int) -> None:
 @cache
 def _settings(kind: type[Metric]) -> frozenset[str] | None:
     """Names that are torchmetrics' own or constructor arguments, which may differ now; None to save no values."""
-    if not issubclass(kind, WrapperMetric) and kind.__module__.partition(".")[0] == "torchmetrics":
+    if not issubclass(kind, WrapperMetric) and package_of(kind) == "torchmetrics":
         return None
     constructors = [vars(base)["__init__"] for base in kind.__mro__ if "__init__" in vars(base)]
     arguments = {name for one in constructors for name in inspect.signature(one).parameters}

@@ -168,7 +168,7 @@ def _class(kind: type) -> Part:
 
 def _parts_of_function(function: types.FunctionType) -> Iterator[Part]:
     cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=False)
-    yield from _held({name: cell.cell_contents for name, cell in cells if _is_filled(cell)})
+    yield from _held({name: cell.cell_contents for name, cell in cells if is_filled(cell)})
     yield from _held({str(number): one for number, one in enumerate(function.__defaults__ or ())})
     yield from _held(function.__kwdefaults__ or {})
     if _is_of_script(_module_of(function)):
@@ -207,7 +207,8 @@ def _is_of_script(module: str) -> bool:
     return root == "__main__" or (root not in _CODE and root not in sys.stdlib_module_names)
 
 
-def _is_filled(cell: types.CellType) -> bool:
+def is_filled(cell: types.CellType) -> bool:
+    """Whether a closure's cell has a value other than None."""
     try:
         return cell.cell_contents is not None
     except ValueError:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -14,7 +14,8 @@ from torch.utils.data import Dataset, Sampler
 
 from lightning_sagemaker._lightning import Callback
 from lightning_sagemaker.checkpoint.plain_values import EXACT, KEPT, Values, is_sendable
-from lightning_sagemaker.checkpoint.records import LIBRARIES
+from lightning_sagemaker.checkpoint.records import is_library
+from lightning_sagemaker.checkpoint.stateful import Stateful
 from lightning_sagemaker.checkpoint.stored_values import NotStored, is_large, loaded, stored
 
 if TYPE_CHECKING:
@@ -27,12 +28,6 @@ _MOST = 100
 _TORCHS = (LRScheduler, GradScaler)
 _OTHERS = (nn.Module, torch.optim.Optimizer, Dataset, Sampler, Callback)
 """Classes with a ``state_dict`` that is restored elsewhere, or too large."""
-
-
-@runtime_checkable
-class _Stateful(Protocol):
-    def state_dict(self) -> Values: ...
-    def load_state_dict(self, state_dict: Values, /) -> object: ...
 
 
 def states_of(trainer: Trainer, owners: Mapping[str, object], report: Callable[[str, NotStored], None]) -> Values:
@@ -63,7 +58,7 @@ def load_states(trainer: Trainer, owners: Mapping[str, object], states: Values) 
             one.load_state_dict(state)
 
 
-def _state(one: _Stateful) -> object:
+def _state(one: Stateful) -> object:
     state = one.state_dict()
     # Tensors are counted before they are copied.
     if is_large(_flat(state)):
@@ -79,13 +74,13 @@ def _flat(value: object) -> list[object]:
     return [value]
 
 
-def _objects(trainer: Trainer, owners: Mapping[str, object]) -> Iterator[tuple[str, _Stateful]]:
+def _objects(trainer: Trainer, owners: Mapping[str, object]) -> Iterator[tuple[str, Stateful]]:
     seen = {id(config.scheduler) for config in trainer.lr_scheduler_configs}
     for owner, holder in owners.items():
         for key, value in [*vars(holder).items()]:
             if key not in KEPT and type(value) not in EXACT:
                 for name, one in _entries(f"{owner}.{key}", value):
-                    if id(one) not in seen and isinstance(one, _Stateful) and _is_kept(one):
+                    if id(one) not in seen and isinstance(one, Stateful) and _is_kept(one):
                         seen.add(id(one))
                         yield name, one
 
@@ -100,5 +95,6 @@ def _entries(name: str, value: object) -> Iterable[tuple[str, object]]:
 
 def _is_kept(one: object) -> bool:
     """Whether an object's state is saved; not for loaders, whose positions are saved elsewhere."""
-    is_library = type(one).__module__.partition(".")[0] in LIBRARIES
-    return isinstance(one, _TORCHS) or not (is_library or isinstance(one, _OTHERS) or hasattr(one, "__iter__"))
+    return isinstance(one, _TORCHS) or not (
+        is_library(type(one)) or isinstance(one, _OTHERS) or hasattr(one, "__iter__")
+    )

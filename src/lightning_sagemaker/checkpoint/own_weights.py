@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor, nn
@@ -15,9 +15,11 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
+from lightning_sagemaker._compat.dtensor import local_of
 from lightning_sagemaker._compat.pytree import tree_map_only
 from lightning_sagemaker._compat.trainer import callbacks_of
 from lightning_sagemaker._lightning import Callback
+from lightning_sagemaker.checkpoint.stateful import Stateful
 
 if TYPE_CHECKING:
     from lightning_sagemaker._types import StateDict, Trainer
@@ -26,16 +28,6 @@ _PACKAGES = ("lightning", "pytorch_lightning", "lightning_sagemaker")
 """Packages whose hooks do not swap weights; Lightning's averages are swapped back by ``swap_averages``."""
 _TENSORS, _ELEMENTS = 16, 256
 """Minimum elements of a module that are compared: averages differ from weights nearly everywhere."""
-
-
-class Stateful(Protocol):
-    """An object with a state: a module, a callback, an optimizer."""
-
-    def state_dict(self) -> Mapping[str, object]:
-        """The object's state."""
-
-    def load_state_dict(self, state_dict: StateDict, /) -> object:
-        """Load a state."""
 
 
 @dataclasses.dataclass
@@ -161,7 +153,7 @@ def given_back(state: StateDict) -> StateDict:
 
 def _part(parameter: Tensor) -> Tensor:
     """Some elements, from the middle, as the first rows of a vocabulary may be padding."""
-    local = parameter.to_local() if isinstance(parameter, DTensor) else parameter
+    local = local_of(parameter)
     middle = local.numel() // 2
     return local.detach().flatten()[middle : middle + _ELEMENTS]
 

@@ -13,7 +13,7 @@ LIBRARIES = frozenset(
 _MOST = 100
 """Maximum entries of a container that is searched."""
 _known: dict[type, bool] = {}
-"""Cached results of :func:`is_of_script`."""
+"""Cached results of :func:`is_of_script`; mypy takes no class for hashable, as ``functools.cache`` needs it."""
 
 
 def records_in(name: str, value: object, is_plain: Callable[[object], bool]) -> Iterator[tuple[str, object]]:
@@ -43,7 +43,17 @@ def records_in(name: str, value: object, is_plain: Callable[[object], bool]) -> 
 def is_of_script(kind: type) -> bool:
     """Whether a class and its bases are not of a library, and have no ``state_dict``."""
     if kind not in _known:
-        packages = {base.__module__.partition(".")[0] for base in kind.__mro__ if base is not object}
+        packages = {package_of(base) for base in kind.__mro__ if base is not object}
         is_own = packages.isdisjoint(LIBRARIES | sys.stdlib_module_names - {"__main__"})
         _known[kind] = is_own and kind.__dictoffset__ != 0 and not hasattr(kind, "state_dict")
     return _known[kind]
+
+
+def package_of(kind: type) -> str:
+    """Name of the package that defines a class."""
+    return kind.__module__.partition(".")[0]
+
+
+def is_library(kind: type) -> bool:
+    """Whether one of :data:`LIBRARIES` defines a class."""
+    return package_of(kind) in LIBRARIES

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from lightning_sagemaker._compat.sharding import with_local
+from lightning_sagemaker._compat.dtensor import local_of, with_local
 from lightning_sagemaker.checkpoint.deferred import DeferredCopies
 
 _Path = tuple[str | int, ...]
@@ -92,7 +92,7 @@ class Staging:
         return value
 
     def _copy_tensor(self, tensor: Tensor, path: _Path) -> Tensor:
-        local: Tensor = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+        local = local_of(tensor)
         layout: tuple[object, ...] = (local.shape, local.dtype, local.is_cuda)
         if isinstance(tensor, DTensor):
             layout = (*layout, tensor.shape, tensor.stride(), tensor.placements, tensor.device_mesh)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from enum import Enum
 from typing import TYPE_CHECKING
 
 import torch
@@ -15,21 +14,6 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
 
-class _Default(Enum):
-    """Stands for the default group, whichever it is at the time."""
-
-    GROUP = 0
-
-
-_shared = False
-
-
-def share_default_group(shares: bool = True) -> None:
-    """Use the default group, which is recreated when ranks change; a group of its own would be lost then."""
-    global _shared
-    _shared = shares
-
-
 class AsyncMaxReduce:
     """The maximum of each value over all processes: an all-reduce started at one step and read at a later one.
 
@@ -37,12 +21,16 @@ class AsyncMaxReduce:
     process. All processes call the methods in the same order.
 
     Args:
-        group: gloo process group; None if there is one process only.
+        is_alone: Whether there is no other process.
+        group: gloo process group; None for the default group, whichever it is at the time.
 
     """
 
-    def __init__(self, group: ProcessGroup | _Default | None) -> None:
-        self._group = group
+    uses_default_group = False
+    """Set in a job whose default group is recreated when ranks change: then a group of its own would be lost."""
+
+    def __init__(self, is_alone: bool = True, group: ProcessGroup | None = None) -> None:
+        self.is_alone, self._group = is_alone, group
         self._pending: tuple[torch.Tensor, dist.Work] | list[float] | None = None
         self._start_seconds = 0.0
         # Kept forever: if gloo's thread dropped the last reference it would take the GIL, and a process that is
@@ -54,35 +42,26 @@ class AsyncMaxReduce:
     @classmethod
     def of_all(cls) -> AsyncMaxReduce:
         """An instance over all processes, with a group of its own. Collective if there is more than one process."""
-        if _shared:
-            return cls(_Default.GROUP)
+        if cls.uses_default_group:
+            return cls(is_alone=False)
         alone = not dist.is_initialized() or dist.get_world_size() == 1
-        return cls(None if alone else dist.new_group(backend="gloo"))
+        return cls() if alone else cls(is_alone=False, group=dist.new_group(backend="gloo"))
 
     def discard(self) -> None:
         """Drop the pending all-reduce, as when one of its ranks is gone."""
         self._pending = None
 
-    @property
-    def is_alone(self) -> bool:
-        """Whether there is no other process."""
-        return self._group is None
-
     def start(self, values: Sequence[float]) -> None:
         """Start the all-reduce of ``values``, of the same number on all processes."""
-        if self._group is None:
+        if self.is_alone:
             self._pending = [float(value) for value in values]
             return
         begin = time.perf_counter()
         tensor = self._tensor(len(values))
         tensor.copy_(torch.tensor(values, dtype=torch.float64))
-        work = dist.all_reduce(tensor, dist.ReduceOp.MAX, self._process_group, async_op=True)
+        work = dist.all_reduce(tensor, dist.ReduceOp.MAX, self._group, async_op=True)
         self._pending = (tensor, work)
         self._start_seconds = time.perf_counter() - begin
-
-    @property
-    def _process_group(self) -> ProcessGroup | None:
-        return None if isinstance(self._group, _Default) else self._group
 
     def _tensor(self, size: int) -> torch.Tensor:
         """One of two buffers in turn: the other may still be in use by the previous all-reduce."""

@@ -69,9 +69,7 @@ class CompositeProcessGroup(NativeBackedGroup):
         tensors, opts = allreduce_arguments(tensors, opts)
         if self.engine is not None and reduces_by(opts, dist.ReduceOp.SUM) and tensors[0].is_floating_point():
             return self.engine.allreduce(tensors, opts)
-        if reduces_by(opts, dist.ReduceOp.AVG) and tensors[0].device.type == "cpu":
-            return self.average(tensors, opts)
-        return self.native.allreduce(tensors, opts)
+        return super().allreduce(tensors, opts)
 
 
 def register() -> None:

@@ -19,14 +19,13 @@ import torch.distributed as dist
 
 from lightning_sagemaker._compat import monitored_barrier
 from lightning_sagemaker.collectives.composite import create_engine
-from lightning_sagemaker.collectives.native import NativeBackedGroup, allreduce_arguments, reduces_by, untraced
+from lightning_sagemaker.collectives.native import NativeBackedGroup, untraced
 
 if TYPE_CHECKING:
     from torch import Tensor
     from torch.distributed import ProcessGroup
 
-    from lightning_sagemaker._types import AllreduceOptions, BackendOptions
-    from lightning_sagemaker.collectives.native import Tensors
+    from lightning_sagemaker._types import BackendOptions
 
 
 GATHERING_BACKEND = "smddp_gathering"
@@ -101,20 +100,6 @@ class GatheringProcessGroup(NativeBackedGroup):
         self._make_engine, self._obstacle = make_engine, cache(obstacle)
         self._engine: ProcessGroup | None = None
         self._device_type = "cuda" if torch.cuda.is_available() and dist.is_nccl_available() else "cpu"
-
-    @untraced
-    def allreduce(self, tensors: Tensors, opts: AllreduceOptions | None = None) -> dist.Work:  # type: ignore[override]
-        """All-reduce in place with gloo or nccl; a mean that gloo does not support is a sum, then divided.
-
-        Args:
-            tensors: A list with one tensor of any shape, or the tensor.
-            opts: ``AllreduceOptions``; a sum if None.
-
-        """
-        tensors, opts = allreduce_arguments(tensors, opts)
-        if reduces_by(opts, dist.ReduceOp.AVG) and tensors[0].device.type == "cpu":
-            return self.average(tensors, opts)
-        return self.native.allreduce(tensors, opts)
 
     @untraced
     def all_gather_single(self, output: Tensor, tensor: Tensor, *args: object) -> dist.Work:

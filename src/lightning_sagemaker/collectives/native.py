@@ -18,7 +18,7 @@ from torch._C._distributed_c10d import (  # type: ignore[attr-defined]
     _create_work_from_future,
 )
 
-from lightning_sagemaker.collectives import ending, forks
+from lightning_sagemaker.collectives import clean_exit, forks
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import ProcessGroupNCCL
@@ -91,7 +91,7 @@ class NativeBackedGroup(ProcessGroup):
 
     def __init__(self, store: dist.Store, rank: int, size: int, timeout: timedelta) -> None:
         super().__init__(rank, size)  # type: ignore[call-arg]
-        ending.register(self.backend_name)
+        clean_exit.register(self.backend_name)
         forks.guard()
         backends: dict[str, TorchBackend] = {"cpu": _make_gloo(dist.PrefixStore("gloo", store), rank, size, timeout)}
         if torch.cuda.is_available() and dist.is_nccl_available():
@@ -107,12 +107,28 @@ class NativeBackedGroup(ProcessGroup):
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         if not is_finalizing():  # while finalizing, module globals are gone and no thread gets the GIL any more
-            ending.let_threads_finish()
+            clean_exit.let_threads_finish()
 
     @untraced
     def getBackendName(self) -> str:  # the name that torch's C++ side calls
         """Name of this group in torch's messages."""
         return self.backend_name
+
+    @untraced
+    def allreduce(self, tensors: Tensors, opts: AllreduceOptions | dist.ReduceOp | None = None) -> dist.Work:  # type: ignore[override]
+        """All-reduce in place by gloo or nccl.
+
+        Args:
+            tensors: A list with one tensor of any shape, or the tensor.
+            opts: ``AllreduceOptions``, a reduce operation, or None for a sum.
+
+        """
+        tensors, opts = allreduce_arguments(tensors, opts)
+        if reduces_by(opts, dist.ReduceOp.AVG) and tensors[0].device.type == "cpu":
+            return self.average(tensors, opts)
+        return (
+            self.add_up(tensors, opts) if reduces_by(opts, dist.ReduceOp.SUM) else self.native.allreduce(tensors, opts)
+        )
 
     @untraced
     def add_up(self, tensors: list[torch.Tensor], opts: AllreduceOptions) -> dist.Work:
@@ -184,7 +200,7 @@ def _alltoall(
 
 
 for _name, _method in TRAMPOLINED.items():
-    if hasattr(ProcessGroup, _method):
+    if hasattr(ProcessGroup, _method) and _name not in vars(NativeBackedGroup):
         setattr(NativeBackedGroup, _name, _alltoall if _name == "alltoall" else _forward(_method))
 
 

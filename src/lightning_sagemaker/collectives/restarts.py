@@ -50,7 +50,7 @@ def own_store(rank: int, world_size: int) -> Iterator[int | None]:
         RestartError: If other processes do not join within the time limit.
 
     """
-    if world_size == 1 or dist.is_initialized() or not may_find_leftovers():
+    if world_size == 1 or dist.is_initialized() or not _may_find_leftovers():
         yield None
         return
     agents = dist.PrefixStore("lightning-sagemaker", _agents_store())
@@ -67,7 +67,7 @@ def own_store(rank: int, world_size: int) -> Iterator[int | None]:
     del server  # kept until here: torch finds the open store by its port, and then keeps it alive
 
 
-def may_find_leftovers() -> bool:
+def _may_find_leftovers() -> bool:
     """Whether this process would use a store that an earlier attempt may have written to."""
     return os.environ.get(_USES_AGENT) == str(True) and int(os.environ.get(_MAX_RESTARTS, 0)) > 0
 

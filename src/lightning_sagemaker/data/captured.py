@@ -22,6 +22,7 @@ import torch
 from torch.utils.data import IterableDataset
 
 from lightning_sagemaker.checkpoint.generators import generator_state, is_generator, restore_generator
+from lightning_sagemaker.checkpoint.object_parts import is_filled
 from lightning_sagemaker.checkpoint.own_generators import OwnGenerators
 from lightning_sagemaker.checkpoint.random_state import random_state, restore_random_state
 
@@ -193,7 +194,7 @@ def _entries(value: Any) -> Iterator[tuple[str, Any, Any]]:
         yield "__self__", value.__self__, None
     elif isinstance(value, types.FunctionType):
         cells = zip(value.__code__.co_freevars, value.__closure__ or (), strict=False)
-        yield from ((name, cell.cell_contents, None) for name, cell in cells if _is_filled(cell))
+        yield from ((name, cell.cell_contents, None) for name, cell in cells if is_filled(cell))
     elif isinstance(value, (list, tuple)):
         yield from ((name, part, None) for name, part in _numbered(value[:_ENTRIES]).items())
     elif isinstance(value, dict):
@@ -205,13 +206,6 @@ def _entries(value: Any) -> Iterator[tuple[str, Any, Any]]:
 
 def _numbered(values: Any) -> dict[str, Any]:
     return {str(number): part for number, part in enumerate(values)}
-
-
-def _is_filled(cell: Any) -> bool:
-    try:
-        return cell.cell_contents is not None
-    except ValueError:
-        return False
 
 
 def _is_foreign(value: Any) -> bool:

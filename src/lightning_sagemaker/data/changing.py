@@ -42,7 +42,7 @@ class ChangingIterator(Iterator[Any]):
         if self.begun is None:
             if is_another:
                 _shut_down(loader._iterator)
-                set_num_workers(loader, loader.workers_wanted)
+                _set_num_workers(loader, loader.workers_wanted)
             self.begun = begin_epoch(loader)
         elif is_another:
             self._change()
@@ -53,7 +53,7 @@ class ChangingIterator(Iterator[Any]):
         if watch is not None:
             watch.seek(watch.here())
         _shut_down(self.begun)
-        set_num_workers(loader, loader.workers_wanted)
+        _set_num_workers(loader, loader.workers_wanted)
         outer = random_state()  # an iterator draws a seed; training's draws must not depend on timing
         self.begun = DataLoader.__iter__(loader)
         restore_random_state(outer)
@@ -74,7 +74,7 @@ def _shut_down(iterator: Any) -> None:
         iterator._shutdown_workers()
 
 
-def set_num_workers(loader: Any, number: int) -> None:
+def _set_num_workers(loader: Any, number: int) -> None:
     """Make the next iterator of a loader start ``number`` persistent workers."""
     loader.num_workers = number
     loader.prefetch_factor = _PREFETCH if number else None

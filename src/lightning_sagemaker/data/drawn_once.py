@@ -15,7 +15,7 @@ from lightning_sagemaker.data.position import Position, Watch, has_state
 
 @contextlib.contextmanager
 def drawn_once(watched: Watch, resumed: Position | None) -> Iterator[None]:
-    """Within it a loader starts an iteration: the order is the one that it would be without an interruption.
+    """Context in which a loader starts an iteration, in the order that it would have without an interruption.
 
     Args:
         watched: Watch of the loader; a sampler that has a state is left as it is.
@@ -37,7 +37,7 @@ def drawn_once(watched: Watch, resumed: Position | None) -> Iterator[None]:
 
 
 class _Orders:
-    """Stands in for a sampler, and draws so many orders; then the last one again."""
+    """Stands in for a sampler: draws ``number`` orders, and then repeats the last one."""
 
     def __init__(self, sampler: Iterable[Any], number: int | None) -> None:
         self._sampler, self._number = sampler, number
@@ -46,7 +46,7 @@ class _Orders:
         self._begun = 0
 
     def end(self) -> int:
-        """From here on there is one iterator only. Returns the number of orders."""
+        """Draw an order for each iterator from now on; returns the number of orders so far."""
         self._number, number = None, self._number
         return self._begun if number is None else number
 

@@ -189,7 +189,7 @@ class Watch:
         return self._wanted is not None
 
     def pass_end(self, position: Position) -> None:
-        """The epoch before has ended here, until the next iteration begins."""
+        """Record where the previous epoch ended, until the next iteration begins."""
         self.passed = position
 
     def seek_rest(self, batches: Sequence[Any], done: int, bits: torch.Tensor | None) -> None:

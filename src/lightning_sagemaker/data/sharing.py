@@ -35,11 +35,11 @@ def prepare_sharing(dataloader: Any) -> None:
         return
     if (problem := unusable_shared_memory()) is not None:
         raise MisconfigurationException(problem)
-    if is_too_long(tempfile.gettempdir()) and os.name == "posix":
+    if _is_too_long(tempfile.gettempdir()) and os.name == "posix":
         _shorten()
 
 
-def is_too_long(folder: str) -> bool:
+def _is_too_long(folder: str) -> bool:
     """Whether the path of multiprocessing's socket in this temporary folder is too long for any system."""
     return len(os.fsencode(folder)) + _NAME > _PATH
 

@@ -179,7 +179,7 @@ class StreamedRows:
 
         first = self._firsts[split]
         if self.store.missing(blocks + first):
-            self.store.fetch((whole_runs(blocks, index.blocks) + first).tolist())
+            self.store.fetch((_whole_runs(blocks, index.blocks) + first).tolist())
         return self.store.read(blocks + first, copy)
 
     def blocks(self, split: str) -> Blocks:
@@ -191,7 +191,7 @@ class StreamedRows:
         index, first = self._splits[split], self._firsts[split]
 
         def blocks_of(draws: Integers) -> Integers:
-            return whole_runs(sample_indices(draws, index.rows) // index.block, index.blocks) + first
+            return _whole_runs(sample_indices(draws, index.rows) // index.block, index.blocks) + first
 
         return ReadAhead(self.store, blocks_of, batches)
 
@@ -201,7 +201,7 @@ class StreamedRows:
         batches.ahead = self.ahead(split, WINDOW * self._splits[split].block // at_once)
 
 
-def whole_runs(blocks: Integers, count: int) -> Integers:
+def _whole_runs(blocks: Integers, count: int) -> Integers:
     """All blocks of the runs that contain ``blocks``, of ``count`` in total, ascending: neighbors are needed soon."""
     runs = np.unique(blocks // RUN)
     whole = (runs[:, None] * RUN + np.arange(RUN)).reshape(-1)

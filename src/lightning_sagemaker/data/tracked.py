@@ -9,7 +9,7 @@ no order, is read again from the beginning. For a loader with its own ``state_di
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from torch.utils.data import DataLoader
@@ -20,11 +20,9 @@ from lightning_sagemaker.checkpoint.random_state import random_state, restore_ra
 from lightning_sagemaker.data import workers
 from lightning_sagemaker.data.carried import carrying
 from lightning_sagemaker.data.changing import ChangingIterator, begin_epoch
-from lightning_sagemaker.data.drawn_once import drawn_once
 from lightning_sagemaker.data.grouped import InGroups, is_grouped
 from lightning_sagemaker.data.position import WATCH, Position, Watch, has_state
-
-_END = object()
+from lightning_sagemaker.data.replayed import Replaying, TrackedIterable
 
 require(DataLoader, "_get_iterator", "_index_sampler")
 
@@ -47,9 +45,9 @@ def watch(loader: Any, report: Callable[[str], None]) -> tuple[Any, Watch]:
         return loader, found
     watched = Watch(loader, report)
     if not isinstance(loader, DataLoader):
-        return Foreign(loader, watched), watched
+        return TrackedIterable(loader, watched), watched
     kind = type(loader)
-    mixin = _Seeking if iterates_as_torch(kind) else _Replaying
+    mixin = _Seeking if iterates_as_torch(kind) else Replaying
     setattr(loader, WATCH, watched)
     loader.__class__ = type(kind.__name__, (mixin, kind), {"__module__": kind.__module__, "_kind": kind})
     return loader, watched
@@ -57,7 +55,7 @@ def watch(loader: Any, report: Callable[[str], None]) -> tuple[Any, Watch]:
 
 def release(loader: Any) -> None:
     """Restore a tracked loader."""
-    if isinstance(loader, (_Seeking, _Replaying)):
+    if isinstance(loader, (_Seeking, Replaying)):
         if isinstance(loader._iterator, _InWorkers):  # it depends on its watch
             loader._iterator._shutdown_workers()
             loader._iterator = None
@@ -247,84 +245,3 @@ class _InWorkers(_Counting, _MultiProcessingDataLoaderIter):
 
 class _InGroups(_InWorkers, InGroups):
     """Several batches in a message; they depend on their indices only, so any worker may load the first."""
-
-
-class _Replaying(DataLoader[Any]):
-    """Mixed into the class of a loader with a custom iteration."""
-
-    _kind: Any
-
-    def __iter__(self) -> Any:
-        return _begin(getattr(self, WATCH), super().__iter__)
-
-
-class Foreign:
-    """Wraps an iterable that is not a ``DataLoader``, and tracks it."""
-
-    def __init__(self, inner: Iterable[Any], watched: Watch) -> None:
-        self._inner = inner
-        setattr(self, WATCH, watched)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
-
-    def __len__(self) -> int:
-        return len(self._inner)  # type: ignore[arg-type]
-
-    def __iter__(self) -> Iterator[Any]:
-        return _begin(getattr(self, WATCH), lambda: iter(self._inner))
-
-
-def _begin(watched: Watch, begin: Callable[[], Iterator[Any]]) -> Iterator[Any]:
-    """Start a loader with its own state, or one that is re-read."""
-    if watched.deferred:
-        return iter(())
-    passed, wanted = watched.passed, watched.begin_birth()
-    try:
-        if wanted is not None and wanted["own"] is not None and wanted.get("ended", False):
-            watched.skip(wanted)  # its state is also where the next epoch begins
-            watched.end()
-            return iter(())
-        with drawn_once(watched, wanted or passed):
-            batches = begin()
-    finally:
-        watched.end_birth()
-    if wanted is not None and has_state(watched.loader):
-        watched.skip(wanted)
-    elif wanted is not None:
-        _read_again(watched, batches, wanted)
-    return _counted(watched, batches, wanted)
-
-
-def _read_again(watched: Watch, batches: Iterator[Any], wanted: Position) -> None:
-    """Re-read consumed batches now rather than with the next one, which may not exist: the next epoch depends on them."""
-    outer = random_state()
-    watched.begin_order(wanted)
-    for _ in range(wanted["yielded"]):
-        watched.give(next(batches))
-    restore_random_state(outer)
-
-
-def _counted(watched: Watch, batches: Iterator[Any], wanted: Position | None) -> Iterator[Any]:
-    loader = watched.loader
-    prefetches = has_state(loader) and not _has_length(loader)  # of such a loader Lightning fetches a batch ahead
-    draws = not getattr(loader, "num_workers", 0)
-    if wanted is None:
-        watched.begin_order(None)
-    elif wanted["ahead"] is not None:  # it was drawn with earlier random states than training's
-        restore_random_state(wanted["ahead"])
-    while True:
-        before, own = random_state() if draws else None, watched.own_state() if prefetches else None
-        batch = next(batches, _END)
-        if batch is _END:
-            watched.end()
-            return
-        yield watched.give(batch, before, own)
-
-
-def _has_length(loader: Any) -> bool:
-    try:
-        len(loader)
-    except (TypeError, NotImplementedError):
-        return False
-    return True

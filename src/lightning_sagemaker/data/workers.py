@@ -18,7 +18,7 @@ import os
 import signal
 import time
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache, partial
 from multiprocessing import resource_tracker
@@ -38,19 +38,15 @@ _GRACE = 0.3
 """Seconds that all workers have to exit by themselves: idle ones need a tenth of it."""
 
 
-def ignore_stop_signals(signals: Sequence[signal.Signals] = STOP_SIGNALS) -> None:
-    """Make this worker, and its children, ignore ``signals``; it still exits with the training process.
+def ignore_stop_signals() -> None:
+    """Make this worker, and its children, ignore :data:`STOP_SIGNALS`; it still exits with the training process.
 
     A signal that arrived while they were held is dropped. torch has set its own handler for SIGTERM just before.
-
-    Args:
-        signals: Signals to ignore, as in :func:`signals_held`.
-
     """
-    for number in signals:
+    for number in STOP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     if _CAN_BLOCK:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
     end_with_parent()
 
 
@@ -66,8 +62,8 @@ def leave_alone_what_is_inherited() -> None:
 
 
 @contextmanager
-def signals_held(context: Any = None, signals: Sequence[signal.Signals] = STOP_SIGNALS) -> Iterator[None]:
-    """Context in which started processes have ``signals`` blocked; the starting thread receives them later.
+def signals_held(context: Any = None) -> Iterator[None]:
+    """Context in which started processes have :data:`STOP_SIGNALS` blocked; the starting thread receives them later.
 
     So from the first moment of a worker until its :func:`ignore_stop_signals` no signal can end it, whether it is
     forked or spawned. A fork server that is started here has them blocked for good, and so have the workers that it
@@ -76,7 +72,6 @@ def signals_held(context: Any = None, signals: Sequence[signal.Signals] = STOP_S
 
     Args:
         context: A loader's ``multiprocessing_context``; None for the default one.
-        signals: Signals to hold.
 
     """
     leave_alone_what_is_inherited()
@@ -85,7 +80,7 @@ def signals_held(context: Any = None, signals: Sequence[signal.Signals] = STOP_S
         return
     if (context or multiprocessing).get_start_method() != "fork":
         resource_tracker.ensure_running()  # starting it within would unblock the signals (Python 3.11)
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     try:
         yield
     finally:

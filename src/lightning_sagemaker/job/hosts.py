@@ -6,9 +6,7 @@ The file comes first because under mpirun the toolkit exports the first host's `
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
-from pathlib import Path
 
 from lightning_sagemaker.job.process import Ranks
 from lightning_sagemaker.job.source import Source, check_names
@@ -53,17 +51,17 @@ def read_hosts(source: Source) -> Hosts:
         SageMakerJobError: If the current host is not among the hosts, or a list of hosts is malformed.
 
     """
-    config, origin = _resource_config(source)
-    everybody = _all_hosts(source, config, origin)
-    groups = _groups(source, config, origin)
-    current = _current_host(source, config, origin, everybody)
+    config = _resource_config(source)
+    everybody = _all_hosts(source, config)
+    groups = _groups(source, config)
+    current = _current_host(source, config, everybody)
     if current not in everybody:
         raise SageMakerJobError(
             f"The current host {current!r} ({source.origins['current_host']}) is not among the job's hosts"
             f" {list(everybody)} ({source.origins['hosts']}). HINT: both come from the same resourceconfig.json in a"
             " SageMaker container; correct the one that was changed."
         )
-    group = _current_group(source, config, origin, groups, current)
+    group = _current_group(source, config, groups, current)
     of_group = next((g.instance_type for g in groups if g.name == group), None)
     if of_group is not None:
         source.origins["instance_type"] = f"instance group {group!r}"
@@ -73,9 +71,9 @@ def read_hosts(source: Source) -> Hosts:
         group=group,
         groups=groups,
         instance_type=of_group
-        or _fact(source, "instance_type", config, "current_instance_type", origin, "SM_CURRENT_INSTANCE_TYPE"),
+        or _fact(source, "instance_type", config, "current_instance_type", "SM_CURRENT_INSTANCE_TYPE"),
         network_interface=_fact(
-            source, "network_interface", config, "network_interface_name", origin, "SM_NETWORK_INTERFACE_NAME"
+            source, "network_interface", config, "network_interface_name", "SM_NETWORK_INTERFACE_NAME"
         ),
     )
 
@@ -112,67 +110,49 @@ def synthetic_hosts(ranks: Ranks | None) -> Hosts:
     return Hosts(names, names[ranks.node_rank])
 
 
-def count_gpus(source: Source) -> int:
-    """GPUs of this host: as counted by the container, else those that the driver lists and are visible to the process."""
-    counted = source.integer("SM_NUM_GPUS")
-    if counted is not None:
-        return source.found("num_gpus", "SM_NUM_GPUS", counted)
-    visible = source.env.get("CUDA_VISIBLE_DEVICES")
-    listed = driver_gpus()
-    if visible is None or listed == 0:
-        return source.found("num_gpus", "the NVIDIA driver", listed)
-    shown = [name for name in visible.split(",") if name.strip() not in ("", "-1")]
-    return source.found("num_gpus", "CUDA_VISIBLE_DEVICES", min(listed, len(shown)))
+@dataclass(frozen=True)
+class _ResourceConfig:
+    content: dict[str, object]
+    origin: str
+
+    def text(self, key: str) -> str | None:
+        return _text(self.content, key)
 
 
-def count_cpus(source: Source) -> int:
-    """CPU cores of this host."""
-    counted = source.integer("SM_NUM_CPUS", 1)
-    if counted is not None:
-        return source.found("num_cpus", "SM_NUM_CPUS", counted)
-    return source.found("num_cpus", "the operating system", os.cpu_count() or 1)
-
-
-def driver_gpus() -> int:
-    """GPUs of this machine that NVIDIA's driver lists, whichever of them a process sees; 0 without the driver."""
-    try:
-        return len(list(Path("/proc/driver/nvidia/gpus").iterdir()))
-    except OSError:
-        return 0
-
-
-def _resource_config(source: Source) -> tuple[dict[str, object], str]:
+def _resource_config(source: Source) -> _ResourceConfig:
     config = source.file("resourceconfig")
     if config is not None:
-        return config, "resourceconfig.json"
-    return source.json("SM_RESOURCE_CONFIG", dict) or {}, "SM_RESOURCE_CONFIG"
+        return _ResourceConfig(config, "resourceconfig.json")
+    return _ResourceConfig(source.json("SM_RESOURCE_CONFIG", dict) or {}, "SM_RESOURCE_CONFIG")
 
 
-def _all_hosts(source: Source, config: dict[str, object], origin: str) -> tuple[str, ...]:
+def _all_hosts(source: Source, config: _ResourceConfig) -> tuple[str, ...]:
     """All hosts, in the order of ``SM_HOSTS`` if that lists the same ones: SDK 3 sorts it and assigns ranks by it."""
     listed = source.names("SM_HOSTS")
-    in_config = None if config.get("hosts") is None else check_names(config["hosts"], f"hosts in {origin}")
+    in_config = config.content.get("hosts")
+    if in_config is not None:
+        in_config = check_names(in_config, f"hosts in {config.origin}")
     if listed and (not in_config or set(listed) == set(in_config)):
         return source.found("hosts", "SM_HOSTS", listed)
     if in_config:
-        return source.found("hosts", origin, in_config)
-    alone = _text(config, "current_host") or source.text("CURRENT_HOST") or source.text("SM_CURRENT_HOST") or LOCAL_HOST
+        return source.found("hosts", config.origin, in_config)
+    alone = config.text("current_host") or source.text("CURRENT_HOST") or source.text("SM_CURRENT_HOST") or LOCAL_HOST
     return source.found("hosts", "the current host alone", (alone,))
 
 
-def _current_host(source: Source, config: dict[str, object], origin: str, everybody: tuple[str, ...]) -> str:
-    in_file = _text(config, "current_host")
-    if in_file is not None and origin == "resourceconfig.json":
-        return source.found("current_host", origin, in_file)
+def _current_host(source: Source, config: _ResourceConfig, everybody: tuple[str, ...]) -> str:
+    in_file = config.text("current_host")
+    if in_file is not None and config.origin == "resourceconfig.json":
+        return source.found("current_host", config.origin, in_file)
     for name in ("CURRENT_HOST", "PMIX_HOSTNAME", "SM_CURRENT_HOST"):
         value = source.text(name)
         if value is not None and (name != "PMIX_HOSTNAME" or value in everybody):
             return source.found("current_host", name, value)
-    return source.found("current_host", origin if in_file else "the first host", in_file or everybody[0])
+    return source.found("current_host", config.origin if in_file else "the first host", in_file or everybody[0])
 
 
-def _groups(source: Source, config: dict[str, object], origin: str) -> tuple[InstanceGroup, ...]:
-    entries = config.get("instance_groups")
+def _groups(source: Source, config: _ResourceConfig) -> tuple[InstanceGroup, ...]:
+    entries, origin = config.content.get("instance_groups"), config.origin
     if not entries:
         entries, origin = list((source.json("SM_INSTANCE_GROUPS_DICT", dict) or {}).values()), "SM_INSTANCE_GROUPS_DICT"
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
@@ -188,12 +168,12 @@ def _groups(source: Source, config: dict[str, object], origin: str) -> tuple[Ins
 
 
 def _current_group(
-    source: Source, config: dict[str, object], origin: str, groups: tuple[InstanceGroup, ...], current: str
+    source: Source, config: _ResourceConfig, groups: tuple[InstanceGroup, ...], current: str
 ) -> str | None:
     holding = next((group.name for group in groups if current in group.hosts), None)
     if holding is not None:
         return source.found("instance_group", "the group that lists this host", holding)
-    return _fact(source, "instance_group", config, "current_group_name", origin, "SM_CURRENT_INSTANCE_GROUP")
+    return _fact(source, "instance_group", config, "current_group_name", "SM_CURRENT_INSTANCE_GROUP")
 
 
 def _training_hosts(
@@ -220,11 +200,11 @@ def _training_hosts(
     return source.found("hosts", "the current host alone", (current,))
 
 
-def _fact(source: Source, field: str, config: dict[str, object], key: str, origin: str, variable: str) -> str | None:
+def _fact(source: Source, field: str, config: _ResourceConfig, key: str, variable: str) -> str | None:
     """A string from the configuration, else from a variable."""
-    value = _text(config, key)
+    value = config.text(key)
     if value is not None:
-        return source.found(field, origin, value)
+        return source.found(field, config.origin, value)
     value = source.text(variable)
     return None if value is None else source.found(field, variable, value)
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from zlib import crc32
 
 from lightning_sagemaker.job import hosts as _hosts
+from lightning_sagemaker.job.devices import count_cpus, count_gpus
 from lightning_sagemaker.job.hosts import Hosts
 from lightning_sagemaker.job.intent import read_channels, read_intent
 from lightning_sagemaker.job.once import Once
@@ -163,7 +164,7 @@ class SageMakerJob:
     def local(cls) -> SageMakerJob:
         """A job of this machine only, whatever its variables are: one host, no launcher."""
         source = Source({}, Path(DEFAULT_ROOT))
-        gpus, cpus = _hosts.count_gpus(source), _hosts.count_cpus(source)
+        gpus, cpus = count_gpus(source), count_cpus(source)
         return cls(num_gpus=gpus, num_cpus=cpus, smddp_version=_smddp_version())
 
 
@@ -214,8 +215,8 @@ def _assemble(
         current_host=hosts.current,
         num_nodes=len(hosts.names),
         node_rank=hosts.names.index(hosts.current),
-        num_gpus=_hosts.count_gpus(source),
-        num_cpus=_hosts.count_cpus(source),
+        num_gpus=count_gpus(source),
+        num_cpus=count_cpus(source),
         instance_type=hosts.instance_type,
         instance_group=hosts.group,
         instance_groups=hosts.groups,

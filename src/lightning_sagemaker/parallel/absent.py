@@ -11,7 +11,7 @@ from torch.overrides import TorchFunctionMode
 
 from lightning_sagemaker._compat import pytree
 from lightning_sagemaker.parallel.degrees import PipelineError
-from lightning_sagemaker.parallel.functions import NUMBERS
+from lightning_sagemaker.parallel.functions import DATA_DEPENDENT
 from lightning_sagemaker.parallel.inputs import gives_view, shape_of
 from lightning_sagemaker.parallel.trace import tensors_of
 
@@ -101,7 +101,7 @@ def check(value: object, what: str) -> None:
 
 
 def _refuse(func: Callable[..., object], result: object) -> None:
-    if func in NUMBERS or tensors_of(result):
+    if func in DATA_DEPENDENT or tensors_of(result):
         raise _used(getattr(func, "__name__", str(func)))
 
 

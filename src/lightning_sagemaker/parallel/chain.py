@@ -16,7 +16,7 @@ from lightning_sagemaker.parallel.containers import map_tensors
 from lightning_sagemaker.parallel.degrees import ParallelConfigError
 from lightning_sagemaker.parallel.delayed import is_delayed, on_shapes
 from lightning_sagemaker.parallel.partition import Partition, make_partition
-from lightning_sagemaker.parallel.trace import NotOnShapes, Trace, trace
+from lightning_sagemaker.parallel.trace import NeedsRealValues, Trace, trace
 from lightning_sagemaker.parallel.untouched import untouched
 
 Ends = Sequence[int] | Callable[[Blocks], Sequence[int] | None] | None
@@ -45,50 +45,35 @@ def find_cut(
         ParallelConfigError: If neither is possible.
 
     """
-    has_numbers = not is_delayed(root)
+    has_values = not is_delayed(root)
     with untouched(root), on_shapes(root) as fake:
-        return _find_cut(root, step, microbatch, num_stages, memory_weight, ends, fake, has_numbers)
 
+        def attempt(blocks: Blocks) -> tuple[Blocks, Trace, Partition]:
+            try:
+                traced = trace(root, blocks, step, microbatch, fake)
+            except NeedsRealValues as refused:
+                if not has_values:
+                    raise
+                traced = replace(trace(root, blocks, step, microbatch, on_real_values=True), reason=str(refused))
+            chosen = ends(blocks) if callable(ends) else ends
+            return blocks, traced, make_partition(root, blocks, traced, num_stages, memory_weight, chosen)
 
-def _find_cut(
-    root: nn.Module,
-    step: Callable[[object], object],
-    microbatch: object,
-    num_stages: int,
-    memory_weight: float,
-    ends: Ends,
-    fake: FakeTensorMode,
-    has_numbers: bool,
-) -> tuple[Blocks, Trace, Partition]:
-    def attempt(blocks: Blocks) -> tuple[Blocks, Trace, Partition]:
+        has_list = False
         try:
-            traced = trace(root, blocks, step, microbatch, fake)
-        except NotOnShapes as refused:
-            if not has_numbers:
-                raise
-            traced = replace(trace(root, blocks, step, microbatch, on_numbers=True), reason=str(refused))
-        chosen = ends(blocks) if callable(ends) else ends
-        return blocks, traced, make_partition(root, blocks, traced, num_stages, memory_weight, chosen)
-
-    failure: ParallelConfigError | None = None
-    try:
-        blocks = find_blocks(root)
-    except ParallelConfigError as error:
-        unlisted = error
-    else:
-        try:
+            blocks = find_blocks(root)
+            has_list = True
             return attempt(blocks)
         except ParallelConfigError as error:
-            if isinstance(ends, Sequence):
+            if has_list and isinstance(ends, Sequence):
                 raise
-            failure = error
-    chain = find_chain(root, step, microbatch, fake)
-    if len(chain) < 2:
-        raise failure or unlisted
-    try:
-        return attempt(chain)
-    except ParallelConfigError as error:
-        raise failure or error from None
+            first_error = error
+        chain = _find_chain(root, step, microbatch, fake)
+        if len(chain) < 2:
+            raise first_error
+        try:
+            return attempt(chain)
+        except ParallelConfigError as error:
+            raise (first_error if has_list else error) from None
 
 
 @dataclass
@@ -97,18 +82,11 @@ class _Call:
     within: list[_Call] = field(default_factory=list)
 
 
-def find_chain(root: nn.Module, step: Callable[[object], object], microbatch: object, fake: FakeTensorMode) -> Blocks:
+def _find_chain(root: nn.Module, step: Callable[[object], object], microbatch: object, fake: FakeTensorMode) -> Blocks:
     """The smallest modules with parameters that are called once, in the order of their calls.
 
     A module that is called several times is part of its caller. Whether a value bypasses some of them is detected
     by :func:`~lightning_sagemaker.parallel.trace.trace`.
-
-    Args:
-        root: The module with all parameters.
-        step: The user's code for one microbatch; run on shapes.
-        microbatch: The argument of ``step``.
-        fake: Mode that runs ``step`` on shapes.
-
     """
     top: list[_Call] = []
     running: list[_Call] = []

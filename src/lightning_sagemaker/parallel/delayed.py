@@ -91,7 +91,7 @@ def _note_values(module: nn.Module, state: Mapping[str, object]) -> None:
                 owner._buffers[name] = value.clone()
 
 
-def value_of(tensor: Tensor) -> Tensor:
+def _value_of(tensor: Tensor) -> Tensor:
     """The values of a parameter, also on the meta device if it was delayed or :func:`prepare` was called."""
     if not tensor.is_meta:
         return tensor.detach()
@@ -103,7 +103,7 @@ def whole_state(module: nn.Module, state: Mapping[str, object]) -> dict[str, obj
     """``module.state_dict()`` with the values of parameters on the meta device."""
     prepare(module)
     named = dict(module.named_parameters(remove_duplicate=False))
-    values = {id(parameter): value_of(parameter) for parameter in module.parameters() if parameter.is_meta}
+    values = {id(parameter): _value_of(parameter) for parameter in module.parameters() if parameter.is_meta}
     return {name: values.get(id(named.get(name)), value) for name, value in state.items()}
 
 
@@ -138,7 +138,7 @@ def materialize(root: nn.Module, wanted: Callable[[str], bool] = lambda _: True)
     prepare(root)
     for name, parameter in root.named_parameters():
         if parameter.is_meta and wanted(name):
-            _swap(parameter, value_of(parameter))
+            _swap(parameter, _value_of(parameter))
     trim_heap()
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -28,6 +29,17 @@ class _Held(NamedTuple):
 
     received: list[Tensor]
     outputs: list[Tensor]
+
+
+@dataclass(frozen=True)
+class _Run:
+    """A step that runs: the user's code, its microbatches, and what it returned for them; without a loss only forward."""
+
+    step: Callable[[Any], Any]
+    microbatches: Sequence[Any]
+    loss_of: Callable[[Any], Tensor] | None
+    kind: str
+    results: list[Any]
 
 
 class BackwardListener(Protocol):
@@ -115,7 +127,7 @@ class PipelineEngine:
             )
         self._outputs = [None] * len(microbatches)
         schedule = "_only_forward" if loss_of is None else self._groups.degrees.schedule
-        results: list[Any] = [None] * len(microbatches)
+        run = _Run(step, microbatches, loss_of, kind, results=[None] * len(microbatches))
         failure: BaseException | None = None
         order = self.plan(schedule, len(microbatches)).orders[self._groups.at.pipeline]
         last = _last_backward(order)
@@ -124,7 +136,7 @@ class PipelineEngine:
                 try:
                     if listener is not None and action in last:
                         listener.begin_last(action.stage)
-                    self._compute(action, step, microbatches, results, loss_of, kind)
+                    self._compute(action, run)
                     if listener is not None and action in last:
                         listener.end_last(action.stage)
                     continue
@@ -141,7 +153,7 @@ class PipelineEngine:
             if loss_of is None:
                 self._share_failure(failure)
             raise failure
-        return results
+        return run.results
 
     @torch.no_grad()
     def run_everywhere(self, step: Callable[[Any], Any], microbatches: Sequence[Any], kind: str = "") -> list[Any]:
@@ -175,28 +187,19 @@ class PipelineEngine:
     def _to_device(self, tensor: Tensor) -> Tensor:
         return tensor.to(self._device)
 
-    def _compute(
-        self,
-        action: Action,
-        step: Callable[[Any], Any],
-        microbatches: Sequence[Any],
-        results: list[Any],
-        loss_of: Callable[[Any], Tensor] | None,
-        kind: str,
-    ) -> None:
-        number = action.microbatch
+    def _compute(self, action: Action, run: _Run) -> None:
         if action.kind is Kind.FORWARD:
-            results[number] = self._forward(action, lambda: step(copied(microbatches[number])), loss_of, kind)
+            run.results[action.microbatch] = self._forward(action, run)
             return
         with self._stages.recomputing():
             (self._weight if action.kind is Kind.WEIGHT else self._backward)(action)
 
-    def _forward(
-        self, action: Action, step: Callable[[], Any], loss_of: Callable[[Any], Tensor] | None, kind: str
-    ) -> Any:
-        stage, number = action.stage, action.microbatch
+    def _forward(self, action: Action, run: _Run) -> Any:
+        stage, number, loss_of = action.stage, action.microbatch, run.loss_of
         received = self._receive(stage - 1, Tag(_ACTIVATIONS, stage, number)) if stage else None
-        result, outputs = self._stages.run(stage, step, received, kind)
+        result, outputs = self._stages.run(
+            stage, lambda: run.step(copied(run.microbatches[number])), received, run.kind
+        )
         output = self._stages.take_output()
         if loss_of is None:  # in training it would keep what the backward pass frees
             self._outputs[number] = output

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
-NUMBERS = frozenset({Tensor.item, Tensor.tolist, Tensor.numpy, Tensor.nonzero, torch.nonzero}) | frozenset(
+DATA_DEPENDENT = frozenset({Tensor.item, Tensor.tolist, Tensor.numpy, Tensor.nonzero, torch.nonzero}) | frozenset(
     getattr(Tensor, f"__{name}__") for name in ("bool", "int", "float", "index")
 )
 """Functions that read a tensor's values, as code does that branches on them."""

@@ -150,6 +150,22 @@ def _over_stages(norm: Tensor, norm_type: float, group: dist.ProcessGroup) -> Te
     return power ** (1 / norm_type)
 
 
+def swap_gradients(
+    parameters: Sequence[nn.Parameter], gradients: Sequence[Tensor | None] | None = None
+) -> list[Tensor | None]:
+    """Set the parameters' gradients; returns the previous ones.
+
+    Args:
+        parameters: Parameters of any shapes.
+        gradients: A gradient or None for each parameter. Default: None for all.
+
+    """
+    before = [parameter.grad for parameter in parameters]
+    for parameter, gradient in zip(parameters, [None] * len(before) if gradients is None else gradients, strict=True):
+        parameter.grad = gradient
+    return before
+
+
 def accumulate(parameters: Sequence[nn.Parameter], gradients: Sequence[Tensor | None]) -> None:
     """Add to the parameters' gradients.
 

@@ -6,7 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from lightning_sagemaker.parallel.degrees import Coordinates, ParallelDegrees
 from lightning_sagemaker.parallel.exchange import Channel
@@ -61,8 +63,8 @@ class ParallelGroups:
         for kind in KINDS:
             members = degrees.groups(kind, world_size)
             ranks[kind] = degrees.group_of(kind, rank, world_size)
-            groups[kind] = _own_group(members, rank, None)
-            cpu_groups[kind] = groups[kind] if on_cpu else _own_group(members, rank, "gloo")
+            groups[kind] = create_groups(members)[rank]
+            cpu_groups[kind] = groups[kind] if on_cpu else create_groups(members, "gloo")[rank]
         channels = _channels(degrees.groups("PP", world_size), rank, on_cpu) if degrees.pipeline > 1 else {}
         at = degrees.coordinates(rank, world_size)
         of_replica, of_pipeline = (cpu_groups["MP"], ranks["MP"]), (cpu_groups["PP"], ranks["PP"])
@@ -89,12 +91,21 @@ class ParallelGroups:
         return self.ranks["PP"]  # a rank grows with each of its digits, so ascending is in order
 
 
-def _own_group(members: Iterable[Sequence[int]], rank: int, backend: str | None) -> dist.ProcessGroup:
-    """Create all groups of a kind, as torch requires of every process; returns the one of ``rank``."""
-    made: list[tuple[Sequence[int], dist.ProcessGroup]] = [
-        (ranks, dist.new_group(list(ranks), backend=backend)) for ranks in members
-    ]
-    return next(group for ranks, group in made if rank in ranks)
+def create_groups(members: Iterable[Sequence[int]], backend: str | None = None) -> dict[int, dist.ProcessGroup]:
+    """Create disjoint groups; returns the group of each rank. Collective over all processes, as torch requires."""
+    found: dict[int, dist.ProcessGroup] = {}
+    for ranks in members:
+        found |= dict.fromkeys(ranks, dist.new_group(list(ranks), backend=backend))
+    return found
+
+
+@torch.no_grad()
+def broadcast_from_first(tensors: Iterable[Tensor], group: dist.ProcessGroup) -> None:
+    """Broadcast the values of a group's first process, in place. Collective over the group."""
+    if dist.get_world_size(group) > 1:
+        source = dist.get_global_rank(group, 0)
+        for tensor in tensors:
+            dist.broadcast(tensor.data, source, group)
 
 
 def _channels(pipelines: Sequence[Sequence[int]], rank: int, on_cpu: bool) -> dict[tuple[int, int], Channel]:

@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from lightning_sagemaker._compat.param_groups import parameters_in
 from lightning_sagemaker.collectives.agreement import run_and_sync_errors
 from lightning_sagemaker.collectives.devices import broadcast
 from lightning_sagemaker.parallel import gradients
@@ -19,7 +20,7 @@ from lightning_sagemaker.parallel.chain import Ends, find_cut
 from lightning_sagemaker.parallel.degrees import ParallelConfigError
 from lightning_sagemaker.parallel.delayed import is_delayed, materialize, prepare
 from lightning_sagemaker.parallel.engine import PipelineEngine
-from lightning_sagemaker.parallel.groups import ParallelGroups
+from lightning_sagemaker.parallel.groups import ParallelGroups, broadcast_from_first
 from lightning_sagemaker.parallel.overlap import OverlappedReduction
 from lightning_sagemaker.parallel.plans import tensor_plan
 from lightning_sagemaker.parallel.stage import Stages
@@ -66,6 +67,7 @@ class PipelinedModel:
         device: torch.device,
         step: Callable[[Any], Any],
         microbatch: Any,
+        *,
         stages_per_rank: int = 1,
         ends: Ends = None,
         recompute: bool = False,
@@ -131,14 +133,9 @@ class PipelinedModel:
         """Parameters of this process."""
         return self.stages.parameters
 
-    @torch.no_grad()
     def _make_equal(self) -> None:
         """Broadcast the first replica's weights to all replicas of a stage, and tied weights from the first stage."""
-        group = self._groups.groups["DP"]
-        if dist.get_world_size(group) > 1:
-            source = dist.get_global_rank(group, 0)
-            for tensor in [*self.parameters, *self._root.buffers()]:
-                dist.broadcast(tensor.data, source, group)
+        broadcast_from_first([*self.parameters, *self._root.buffers()], self._groups.groups["DP"])
         self.tied.make_equal()
 
     def reduce_gradients(self) -> None:
@@ -274,7 +271,7 @@ class PipelinedModel:
 
     def own_optimizer(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
         """The part of an optimizer's state that this process holds; shards of matrices as DTensors."""
-        return map_state(optimizer.state_dict(), _parameters_of(optimizer), self.linears.placed)
+        return map_state(optimizer.state_dict(), parameters_in(optimizer.param_groups), self.linears.placed)
 
     def gather_optimizer(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
         """Gather the full optimizer state on the first process; others return their own. Collective over the pipeline.
@@ -283,7 +280,7 @@ class PipelinedModel:
             optimizer: Optimizer without state for parameters of other stages.
 
         """
-        state = map_state(optimizer.state_dict(), _parameters_of(optimizer), self.linears.whole)
+        state = map_state(optimizer.state_dict(), parameters_in(optimizer.param_groups), self.linears.whole)
         group = self._groups.cpu_groups["PP"]
         ranks = self._groups.pipeline_ranks
         parts: list[Any] | None = [None] * len(ranks) if self._groups.rank == ranks[0] else None
@@ -315,10 +312,6 @@ def _fill(module: nn.Module, whole: Mapping[str, Any]) -> None:
     for name, tensor in _named_tensors(module):
         if name in whole:
             tensor.data = whole[name].to(tensor.device)
-
-
-def _parameters_of(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
-    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
 def _named_tensors(module: nn.Module) -> list[tuple[str, Tensor]]:

@@ -14,6 +14,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
 
+from lightning_sagemaker._compat.dtensor import local_of
 from lightning_sagemaker._compat.sharding import (
     SHARDS_ON_CPU,
     CPUOffloadPolicy,
@@ -70,6 +71,7 @@ def shard_module(
     root: nn.Module,
     mesh: DeviceMesh,
     methods: Iterable[str],
+    *,
     recompute: bool = False,
     offload: bool = False,
     options: ShardOptions | None = None,
@@ -107,7 +109,7 @@ def shard_module(
             " many processes as tensor_parallel_size."
         )
     if not is_own and tensor > 1:
-        share_matrices(root, mesh[TP])
+        apply_tensor_parallel(root, mesh[TP])
     blocks = [module for module in own if module is not root] if own else find_units(root, options.units)
     if (recompute or offload) and not blocks:
         raise ParallelConfigError(
@@ -146,7 +148,7 @@ def check_shardable(device_type: str) -> None:
         )
 
 
-def share_matrices(root: nn.Module, mesh: DeviceMesh) -> list[str]:
+def apply_tensor_parallel(root: nn.Module, mesh: DeviceMesh) -> list[str]:
     """Shard the linear layers of a model with DTensor.
 
     Args:
@@ -208,6 +210,6 @@ def clip_norm(parameters: Iterable[nn.Parameter], max_norm: float) -> Tensor:
     total = torch.stack(squares).sum().sqrt()
     factor = (max_norm / (total + 1e-6)).clamp(max=1.0)
     for gradient in gradients:
-        local = gradient.to_local() if isinstance(gradient, DTensor) else gradient
+        local = local_of(gradient)
         local.mul_(factor.to(local.dtype))
     return total

@@ -3,13 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 import torch.distributed as dist
 from torch import nn
 
-from lightning_sagemaker.parallel.groups import ParallelGroups
+from lightning_sagemaker.parallel.groups import ParallelGroups, broadcast_from_first, create_groups
 from lightning_sagemaker.parallel.partition import Partition
 
 
@@ -34,7 +32,7 @@ class TiedParameters:
                 continue
             if places not in made:
                 members = [[ring[place] for place in places] for ring in groups.degrees.groups("PP", world_size)]
-                made[places] = _own_group(members, groups.rank)
+                made[places] = create_groups(members).get(groups.rank)
             group = made[places]
             if group is not None:
                 self._held.append((parameter, group))
@@ -44,11 +42,10 @@ class TiedParameters:
         """The tied parameters that this process holds."""
         return [parameter for parameter, _ in self._held]
 
-    @torch.no_grad()
     def make_equal(self) -> None:
         """Broadcast the first stage's values. Collective over the stages that hold a parameter."""
         for parameter, group in self._held:
-            dist.broadcast(parameter.data, dist.get_global_rank(group, 0), group)
+            broadcast_from_first([parameter], group)
 
     @torch.no_grad()
     def add_gradients(self) -> None:
@@ -59,9 +56,3 @@ class TiedParameters:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
             dist.all_reduce(parameter.grad, group=group)
-
-
-def _own_group(members: Sequence[Sequence[int]], rank: int) -> dist.ProcessGroup | None:
-    """Create a group for each pipeline, as torch requires of every process; returns that of ``rank``, if any."""
-    made = [(ranks, dist.new_group(list(ranks))) for ranks in members]
-    return next((group for ranks, group in made if rank in ranks), None)

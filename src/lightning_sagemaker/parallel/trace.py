@@ -30,7 +30,7 @@ from lightning_sagemaker._compat import pytree
 from lightning_sagemaker.parallel.blocks import Blocks
 from lightning_sagemaker.parallel.containers import map_tensors
 from lightning_sagemaker.parallel.degrees import ParallelConfigError
-from lightning_sagemaker.parallel.functions import NUMBERS, on_shapes_of
+from lightning_sagemaker.parallel.functions import DATA_DEPENDENT, on_shapes_of
 
 _BIRTH = "_region_of_birth"
 """Attribute of a tensor: the region that created it. Tensors without it depend on no parameter."""
@@ -68,7 +68,7 @@ class _TraceDone(BaseException):
     """The code to be traced has returned; a BaseException, so that the user's code does not catch it."""
 
 
-class NotOnShapes(ParallelConfigError):
+class NeedsRealValues(ParallelConfigError):
     """The code of a step does not run on shapes, but may run on real values."""
 
 
@@ -78,7 +78,7 @@ def trace(
     step: Callable[[Any], Any],
     batch: Any,
     fake: FakeTensorMode | None = None,
-    on_numbers: bool = False,
+    on_real_values: bool = False,
 ) -> Trace:
     """Run ``step(batch)`` until the module that calls the blocks has returned, on shapes where it depends on parameters.
 
@@ -88,10 +88,10 @@ def trace(
         step: The user's code for one microbatch.
         batch: A microbatch.
         fake: Fake mode of the parameters on the meta device; default: there are none.
-        on_numbers: Run on the parameters' real values instead, which takes the time of a forward pass on the CPU.
+        on_real_values: Run on the parameters' real values instead, which takes the time of a forward pass on the CPU.
 
     Raises:
-        NotOnShapes: If the code cannot be run on shapes.
+        NeedsRealValues: If the code cannot be run on shapes.
         ParallelConfigError: If the code fails, or does not call the blocks in order.
 
     """
@@ -105,7 +105,7 @@ def trace(
     ]
     copies = map_tensors(batch, lambda tensor: tensor.cpu().clone())  # the step may write into them
     try:
-        shapes = contextlib.nullcontext() if on_numbers else fake or FakeTensorMode(allow_non_fake_inputs=True)
+        shapes = contextlib.nullcontext() if on_real_values else fake or FakeTensorMode(allow_non_fake_inputs=True)
         with torch.random.fork_rng(devices=[]), shapes, tracer, torch.no_grad():
             step(copies)
     except _TraceDone:
@@ -114,8 +114,8 @@ def trace(
         raise
     except Exception as error:
         if not tracer.is_after:
-            refusal = ParallelConfigError if on_numbers else NotOnShapes
-            raise refusal(_untraced(root, blocks, error, on_numbers)) from error
+            refusal = ParallelConfigError if on_real_values else NeedsRealValues
+            raise refusal(_untraced(root, blocks, error, on_real_values)) from error
     finally:
         for handle in handles:
             handle.remove()
@@ -128,9 +128,9 @@ def trace(
     return tracer.result()
 
 
-def _untraced(root: nn.Module, blocks: Blocks, error: Exception, on_numbers: bool) -> str:
+def _untraced(root: nn.Module, blocks: Blocks, error: Exception, on_real_values: bool) -> str:
     found = f"up to its last block, {blocks.names[-1]} ({type(error).__name__}: {error})"
-    if on_numbers:
+    if on_real_values:
         return (
             f"the step of {type(root).__name__} could not be run on its first microbatch {found}. HINT: train with one"
             " process first."
@@ -237,7 +237,7 @@ class _Tracer(TorchFunctionMode):
     ) -> Any:
         leaves = pytree.arg_tree_leaves(*args, **(kwargs or {}))
         known = [birth for birth in map(self._birth, leaves) if birth is not None]
-        if known and func in NUMBERS and not self._is_inside and not self.is_after:
+        if known and func in DATA_DEPENDENT and not self._is_inside and not self.is_after:
             raise ParallelConfigError(
                 f"code outside the blocks of {self._blocks.name} depends on values that are computed with parameters, which"
                 " other pipeline stages do not have. HINT: let such code be part of a block, or come after the last one."

@@ -11,19 +11,18 @@ from __future__ import annotations
 
 import base64
 import io
-import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from datetime import timedelta
-from pathlib import PurePath
-from types import FrameType
 
 import torch
 import torch.distributed as dist
 
-from lightning_sagemaker._compat.default_group import another_default_group, done, fill, tensors_in, watch_results
+from lightning_sagemaker._compat.collective_results import tensors_in, watch_results
+from lightning_sagemaker._compat.default_group import another_default_group, done, fill
+from lightning_sagemaker.recovery.calling_code import library_functions, line_of_script
 from lightning_sagemaker.recovery.wire import Info
 
 _SIZE, _ENDED = "size", "ended"
@@ -33,49 +32,6 @@ _PATIENCE = 60.0
 """Seconds to wait for ranks that have not reached their first step either, as when hosts join."""
 _TO_CONNECT = timedelta(seconds=5)
 _AGAIN = 0.05
-
-_LIBRARIES = {
-    "contextlib",
-    "functools",
-    "lightning",
-    "lightning_fabric",
-    "lightning_sagemaker",
-    "pytorch_lightning",
-    "threading",
-    "torch",
-    "torchmetrics",
-}
-_STAGES = {"fit", "predict", "test", "validate"}
-
-
-def is_read_by_script(name: str) -> bool:
-    """Whether the script itself reads the property ``name``, possibly through properties of the same name."""
-    return not _is_library(next((frame for frame in _callers() if frame.f_code.co_name != name), None))
-
-
-def _callers() -> Iterator[FrameType]:
-    """Frames that have called this module, the innermost first."""
-    frame: FrameType | None = sys._getframe()
-    while frame is not None:
-        if frame.f_globals is not globals():
-            yield frame
-        frame = frame.f_back
-
-
-def _is_library(frame: FrameType | None) -> bool:
-    module = "" if frame is None else frame.f_globals.get("__name__", "")
-    return module.split(".")[0] in _LIBRARIES and not module.startswith("lightning_sagemaker.recipes")
-
-
-def line_of_script() -> str | None:
-    """The calling line of the script or of a package that it uses; None if Lightning or this package is the caller."""
-    for frame in _callers():
-        code = frame.f_code
-        if not _is_library(frame):
-            return f"{PurePath(code.co_filename).name}:{frame.f_lineno} ({code.co_name})"
-        if code.co_name in _STAGES and frame.f_globals["__name__"].endswith("trainer.trainer"):
-            return None
-    return None
 
 
 class EarlyResults:
@@ -213,7 +169,7 @@ class _Kept:
 
 def _place(number: int, world_size: int) -> tuple[int, int] | None:
     """Rank and world size that the script sees; None for those of the group of one process, as for groups of the script."""
-    through = {frame.f_code.co_name for frame in _callers() if _is_library(frame)}
+    through = library_functions()
     if line_of_script() is None or "new_group" in through:
         return None
     # The sender of objects ignores those that it receives.

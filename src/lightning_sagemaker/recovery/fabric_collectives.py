@@ -10,14 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from lightning_sagemaker._compat.default_group import alone_in_default_group
 from lightning_sagemaker._lightning import rank_zero_warn
-from lightning_sagemaker.recovery.regroup import is_loss
+from lightning_sagemaker.recovery.rank_loss import is_rank_loss
 
 if TYPE_CHECKING:
-    from lightning_sagemaker.recovery.fabric_steps import FabricSteps, InJobStrategy
+    from lightning_sagemaker.recovery.fabric_loop import InJobLoop
+    from lightning_sagemaker.recovery.fabric_steps import InJobStrategy
     from lightning_sagemaker.recovery.job_rank import JobRank
 
 R = TypeVar("R")
@@ -26,31 +27,6 @@ _WITHOUT_ITS_PART = (
     "A rank was lost at a collective of the script, which is repeated without its part. HINT: put an evaluation and the"
     " collectives on its result into a function, and call loop.collective(function): it is repeated as a whole."
 )
-
-
-class Loop(Protocol):
-    """The part of the loop's interface that is used here."""
-
-    step: int
-    steps: FabricSteps
-
-    @property
-    def joins(self) -> bool:
-        """Whether this rank is about to join others that are training."""
-
-    @property
-    def discarded(self) -> bool:
-        """Whether the current pass through the body is discarded."""
-
-    @property
-    def within(self) -> bool:
-        """Whether the body runs for a batch."""
-
-    def check_left(self) -> None:
-        """Raise if the loop was left too early."""
-
-    def regroup(self, *, admits: bool = True) -> None:
-        """Form the next quorum. Collective."""
 
 
 class FabricCollectives:
@@ -66,7 +42,7 @@ class FabricCollectives:
 
     """
 
-    def __init__(self, loop: Loop, rank: JobRank, strategy: InJobStrategy) -> None:
+    def __init__(self, loop: InJobLoop, rank: JobRank, strategy: InJobStrategy) -> None:
         self._loop, self._rank, self._strategy = loop, rank, strategy
         self.is_within = self._has_warned = self._is_apart = False
         self._apart = ExitStack()
@@ -108,7 +84,7 @@ class FabricCollectives:
             try:
                 result, ok = operation(), self.is_whole
             except RuntimeError as error:
-                if not is_loss(error, self._rank, loop.step):
+                if not is_rank_loss(error, self._rank, loop.step):
                     raise
                 result, ok = alone(), False
         steps.fails = not self.vote(ok)
@@ -124,7 +100,7 @@ class FabricCollectives:
                     result = operation()
                     ok = self.is_whole
             except RuntimeError as error:
-                if not is_loss(error, self._rank, self._loop.step):
+                if not is_rank_loss(error, self._rank, self._loop.step):
                     raise
                 ok = False
             if self.vote(ok):

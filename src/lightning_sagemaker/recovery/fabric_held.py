@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict, cast
 
 from lightning_sagemaker._compat.fabric import inner_loader
-from lightning_sagemaker.callbacks.fabric_values import Stateful, loop_flags, restore_loop_flags
+from lightning_sagemaker.callbacks.fabric_values import loop_flags, restore_loop_flags
 from lightning_sagemaker.checkpoint.atomic_write import CheckpointError
+from lightning_sagemaker.checkpoint.stateful import Stateful
 from lightning_sagemaker.data.dealing import batch_size_of
+from lightning_sagemaker.parallel.gradients import swap_gradients
 from lightning_sagemaker.recovery.buffers import SharedBuffers
 
 if TYPE_CHECKING:
@@ -80,8 +82,7 @@ class FabricHeld:
         self._state.put(changing["values"])
         self._buffers.put(changing["buffers"])
         self._buffers.begin_step()
-        for parameter in self._strategy.parameters:
-            parameter.grad = None
+        swap_gradients(self._strategy.parameters)
         return position
 
     def all_of_it(self) -> HeldLoop:

@@ -22,14 +22,15 @@ from lightning_sagemaker._compat.fabric import inner_loader, is_set_up, set_iter
 from lightning_sagemaker._lightning import rank_zero_info, rank_zero_warn
 from lightning_sagemaker.callbacks.fabric_loop import InterruptibleLoop
 from lightning_sagemaker.collectives.agreement import of_all
-from lightning_sagemaker.recovery import shards
+from lightning_sagemaker.recovery import data_shards
 from lightning_sagemaker.recovery.buffers import SharedBuffers
 from lightning_sagemaker.recovery.coordinator_client import RecoveryError
 from lightning_sagemaker.recovery.fabric_collectives import FabricCollectives
 from lightning_sagemaker.recovery.fabric_held import FabricHeld, HeldLoop
 from lightning_sagemaker.recovery.fabric_steps import FabricSteps, InJobStrategy
+from lightning_sagemaker.recovery.rank_loss import end_of_job
 from lightning_sagemaker.recovery.refused import CannotRecover, restarting_instead
-from lightning_sagemaker.recovery.regroup import Regroup, end_of_job
+from lightning_sagemaker.recovery.regroup import Regroup, Transfer
 from lightning_sagemaker.recovery.seeds import seed_all, seed_batch
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ class InJobLoop(InterruptibleLoop):
         self._client, self._world, self._number = self._rank.client, strategy.shards, self._rank.number
         self._buffers = SharedBuffers(lambda: strategy.modules)
         self._held = FabricHeld(strategy, state, self._state, self._buffers)
-        self._regrouping = Regroup(self._rank, strategy.form, self._held.all_of_it, self._take_over)
+        self._regrouping = Regroup(self._rank, strategy.form, Transfer(self._held.all_of_it, self._take_over))
         strategy.loop = self
         self.runs = False
         self.steps = FabricSteps(self._rank, self._world, self._buffers)
@@ -105,7 +106,7 @@ class InJobLoop(InterruptibleLoop):
                 yield number
                 self.check_left()
                 self.batch = 0
-                if self._stops:
+                if self._votes.stops:
                     self.epoch += 1
                     self._stop()
             self.collectives.until_done(lambda: None)
@@ -118,12 +119,12 @@ class InJobLoop(InterruptibleLoop):
         """As in :class:`~lightning_sagemaker.InterruptibleLoop`; with passes for the batches of lost ranks."""
         inner: Any = inner_loader(loader)
         with restarting_instead(self._client, self._strategy.is_asked):
-            shards.deal(inner, self._seed)
+            data_shards.deal(inner, self._seed)
             if self._looped == self.epoch:
                 raise CannotRecover("an epoch has a second loop over batches, which a replacement would not find")
         self._looped = self.epoch
         self._held.check_loaded(loader, self._world)
-        shards.set_epoch(inner, self.epoch)
+        data_shards.set_epoch(inner, self.epoch)
         set_iterations(loader, self.epoch + 1)
         self._loader, self.joins = loader, False
         self._iterators, count = {}, len(inner)
@@ -140,9 +141,9 @@ class InJobLoop(InterruptibleLoop):
                 if self.steps.changes:
                     self.regroup()
             if self.batch % every == 0:
-                if self._stops:
+                if self._votes.stops:
                     self._stop()
-                if self._saves:
+                if self._votes.saves:
                     self.save()
         if not self.steps.stepped and not self._has_warned:
             self._has_warned = True
@@ -158,7 +159,7 @@ class InJobLoop(InterruptibleLoop):
             self._signals.is_alive()
             batch = self._next(loader, shard)
             adopts = shard if shard != self._number else None
-            seed_batch(self._seed, (self.epoch << 32) + self.batch, shard)
+            seed_batch(self._seed, self.epoch, self.batch, shard)
             unchanged = nullcontext() if adopts is None else self._held.unchanged_by(shard)
             apart = self.collectives.one_pass(adopts is not None)
             with self.steps.one_pass(adopts, self._strategy.parameters), unchanged, apart:
@@ -178,7 +179,7 @@ class InJobLoop(InterruptibleLoop):
     def _next(self, loader: Iterable[T], shard: int) -> T:
         if shard not in self._iterators:
             seeds = self._seed, self.epoch
-            self._iterators[shard] = shards.loader_of(inner_loader(loader), shard, self.batch, seeds)
+            self._iterators[shard] = data_shards.loader_of(inner_loader(loader), shard, self.batch, seeds)
         return self._on_device(loader, next(self._iterators[shard]))
 
     def _on_device(self, loader: Iterable[T], batch: object) -> T:
@@ -199,7 +200,7 @@ class InJobLoop(InterruptibleLoop):
         if self.joins or self.discarded:
             yield from itertools.islice(loader, 1)  # a mean over no batches might be an error
             return
-        if not shards.is_distributed(inner):
+        if not data_shards.is_distributed(inner):
             yield from loader
             return
         self.steps.share_buffers()
@@ -210,7 +211,7 @@ class InJobLoop(InterruptibleLoop):
             accumulates = self.within and not self.steps.averaged
             with self._buffers.of_start() if accumulates else nullcontext():
                 for shard in todo:
-                    for batch in shards.loader_of(inner, shard, 0, (self._seed, shards.EVALUATION)):
+                    for batch in data_shards.loader_of(inner, shard, 0, (self._seed, data_shards.EVALUATION)):
                         self._signals.is_alive()
                         yield self._on_device(loader, batch)
             done = [*done, *todo]
@@ -232,12 +233,12 @@ class InJobLoop(InterruptibleLoop):
     def save(self) -> Path | None:
         """As in :class:`~lightning_sagemaker.InterruptibleLoop`."""
         if self._within:
-            self._saves = True
+            self._votes.saves = True
             return None
         path = self.collectives.until_done(
             lambda: self._held.write((self.epoch, self.batch, self.step), self._loader, self._world)
         )
-        self._saves, self._saved_at = False, time.monotonic()
+        self._votes.saves, self._saved_at = False, time.monotonic()
         return path
 
     # Called by the strategy
@@ -250,7 +251,7 @@ class InJobLoop(InterruptibleLoop):
             if self.within:  # otherwise no end of a pass would undo this
                 self.collectives.stay_apart()
             return False
-        self._act_on(self.steps.flags)
+        self._votes.take(self.steps.flags)
         return True
 
     # Quorums
@@ -284,7 +285,7 @@ class InJobLoop(InterruptibleLoop):
 
     @property
     def _adopted_shards(self) -> list[int]:
-        return shards.adopted(self._rank.order, self._world)[self._number]
+        return data_shards.adopted(self._rank.order, self._world)[self._number]
 
     def _take_over(self, state: HeldLoop) -> None:
         """Continue from the state of another rank."""

@@ -11,11 +11,11 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from lightning_sagemaker.recovery import gradients, shards
+from lightning_sagemaker.recovery import data_shards, gradients
 from lightning_sagemaker.recovery.adopted_gradients import AdoptedGradients
 from lightning_sagemaker.recovery.buffers import FIRST, SharedBuffers
+from lightning_sagemaker.recovery.rank_loss import is_rank_loss
 from lightning_sagemaker.recovery.refused import CannotRecover
-from lightning_sagemaker.recovery.regroup import is_loss
 
 if TYPE_CHECKING:
     from lightning_sagemaker._types import FabricPrecision
@@ -153,11 +153,11 @@ class FabricSteps:
         try:
             work = dist.all_reduce(flags, dist.ReduceOp.MAX, async_op=True)
             means = gradients.means(parameters, self._world_size)
-            statistics = self._buffers.of_first(shards.rank_of(FIRST, self._rank.order, self._world_size))
+            statistics = self._buffers.of_first(data_shards.rank_of(FIRST, self._rank.order, self._world_size))
             assert work is not None
             work.wait()
         except RuntimeError as error:
-            if not is_loss(error, self._rank, step):
+            if not is_rank_loss(error, self._rank, step):
                 raise
             ok = False
         decision = self._rank.client.commit(step + 1, ok=ok and self._rank.is_whole(parameters[0].device))

@@ -19,16 +19,16 @@ from lightning_sagemaker._lightning import Callback, rank_zero_info
 from lightning_sagemaker.callbacks.auto_resume import auto_resume_of
 from lightning_sagemaker.callbacks.interruption import SpotInterruption
 from lightning_sagemaker.data.position import WATCH
-from lightning_sagemaker.recovery import shards
-from lightning_sagemaker.recovery.apart import NeedsAllRanks
+from lightning_sagemaker.recovery import data_shards
 from lightning_sagemaker.recovery.bars import show_bars
 from lightning_sagemaker.recovery.held import HeldState, Moment, of_all_shards
 from lightning_sagemaker.recovery.hook_collectives import HookCollectives
 from lightning_sagemaker.recovery.job_rank import JobRank
 from lightning_sagemaker.recovery.log_files import begin_writing, end_writing
+from lightning_sagemaker.recovery.rank_loss import RanksChanged, end_of_job, is_rank_loss
 from lightning_sagemaker.recovery.refused import CannotRecover, check, restarting_instead
-from lightning_sagemaker.recovery.regroup import Parts, RanksChanged, Regroup, end_of_job, is_loss
-from lightning_sagemaker.recovery.replicas import Replicas
+from lightning_sagemaker.recovery.regroup import Regroup, Transfer
+from lightning_sagemaker.recovery.step_collectives import NeedsAllRanks
 from lightning_sagemaker.recovery.steps import Steps
 from lightning_sagemaker.recovery.weights_check import WeightsCheck
 from lightning_sagemaker.recovery.wire import End, Reply
@@ -41,28 +41,20 @@ class RecoveringFit(Callback):
         rank: This process as a rank of the job.
         form: Creates the default group of a quorum, and updates the strategy's ranks. Collective over them.
         world_size: Number of shards of the job.
-        replicas: Replicas of the model, if each is sharded across several ranks.
         is_asked: Whether the script has set ``recovery="in_job"``.
 
     """
 
     flags_are_its_own = True
 
-    def __init__(
-        self,
-        rank: JobRank,
-        form: Callable[[Reply], None],
-        world_size: int,
-        replicas: Replicas | None = None,
-        is_asked: bool = True,
-    ) -> None:
+    def __init__(self, rank: JobRank, form: Callable[[Reply], None], world_size: int, is_asked: bool = True) -> None:
         self._rank, self._client, self._form, self._world_size = rank, rank.client, form, world_size
-        self._replicas, self._is_asked = replicas, is_asked
+        self._is_asked = is_asked
         self._events: LoopEvents | None = None
         self._held: HeldState | None = None
         self._end: End | None = None
         self._steps: Steps | None = None
-        self._arguments, self._weights = tuple[Any, ...](), WeightsCheck(replicas is None, rank.client, is_asked)
+        self._arguments, self._weights = tuple[Any, ...](), WeightsCheck(rank.replicas is None, rank.client, is_asked)
         self._leads, self._changes = rank.order[0] == rank.number and not rank.joins, False
 
     # Called by Lightning
@@ -80,11 +72,10 @@ class RecoveringFit(Callback):
         if self._leads:
             begin_writing(trainer.loggers)
         resume = auto_resume_of(trainer).fit_state
-        number, seed = self._rank.number, self._rank.seed
-        self._steps = Steps(trainer, resume.modules, number, self._world_size, seed, self._commit, self._replicas)
+        self._steps = Steps(trainer, resume.modules, self._rank, self._world_size, self._commit)
         self._begin_quorum()
         events = self._events = events_of(trainer)
-        self._held = HeldState(trainer, resume, self._steps, number, self._replicas)
+        self._held = HeldState(trainer, resume, self._steps, self._rank)
         self._hooks, self._is_notified = HookCollectives(trainer.strategy.root_device), announces_weight_update(trainer)
         resume.complete = lambda states: of_all_shards(states, self._rank.order, self._world_size)
         inner = events.run_override
@@ -224,7 +215,7 @@ class RecoveringFit(Callback):
             except Exception as error:
                 if isinstance(error, NeedsAllRanks):
                     self._client.wait_for_all(error.collective)
-                elif not is_loss(error, self._rank, self._trainer.global_step):
+                elif not is_rank_loss(error, self._rank, self._trainer.global_step):
                     raise
             begin = time.monotonic()
             self._take_part()
@@ -241,10 +232,9 @@ class RecoveringFit(Callback):
             held.leave_validation()
         if self._leads:
             end_writing(trainer.loggers)
-        parts = None if self._replicas is None else Parts(self._replicas.size, held.weights, held.put_weights)
-        regroup = Regroup(
-            self._rank, self._form, held.all_of_it, held.take_over, lambda: end_writing(trainer.loggers), parts
-        )
+        state, replicas = Transfer(held.all_of_it, held.take_over), self._rank.replicas
+        shards_of = None if replicas is None else Transfer(held.weights, held.put_weights, replicas.size)
+        regroup = Regroup(self._rank, self._form, state, shards_of, lambda: end_writing(trainer.loggers))
         self._end = regroup(lambda: held.at, lambda: trainer.global_step, trainer.strategy.root_device)
         self._go_on()
 
@@ -310,8 +300,8 @@ class RecoveringFit(Callback):
             if len(combined.flattened) != 1:
                 raise CannotRecover(f"there are {len(combined.flattened)} training loaders")
             assert self._steps is not None
-            shards.deal(combined.flattened[0], self._steps.seed)
-            getattr(combined.flattened[0], WATCH).mark = self._steps.with_place
+            data_shards.deal(combined.flattened[0], self._steps.seed)
+            getattr(combined.flattened[0], WATCH).mark = self._steps.seeded_batch
 
     def _begin_validation(self) -> None:
         assert self._steps is not None
@@ -325,5 +315,5 @@ class RecoveringFit(Callback):
         if loop._combined_loader is None or steps is None or self._trainer.sanity_checking:
             return
         for number, loader in enumerate(loop._combined_loader.flattened):
-            if shards.evaluate_shards(loader, lambda: steps.own_shards, steps.seed, limit):
+            if data_shards.evaluate_shards(loader, lambda: steps.own_shards, steps.seed, limit):
                 loop._max_batches[number] = len(loader)

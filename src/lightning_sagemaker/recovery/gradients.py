@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 from torch.distributed.tensor import DTensor
 
-from lightning_sagemaker._compat.sharding import with_local
+from lightning_sagemaker._compat.dtensor import local_of, with_local
 
 _BUCKET = 25 * 1024 * 1024
 """Bytes of a bucket, as in DDP (``bucket_cap_mb``)."""
@@ -59,13 +59,13 @@ class Bucket:
             adopted: Gradients of adopted shards, summed, which are added.
 
         """
-        found = [None if one.grad is None else local(one.grad) for one in self.parameters]
+        found = [None if one.grad is None else local_of(one.grad) for one in self.parameters]
         if adopted:
             found = [_sum(own, adopted.get(one)) for own, one in zip(found, self.parameters, strict=True)]
         there = [one is not None for one in found]
         self._has_all = all(there)
         tensors = [
-            torch.zeros_like(local(one)) if own is None else own
+            torch.zeros_like(local_of(one)) if own is None else own
             for own, one in zip(found, self.parameters, strict=True)
         ]
         counts = self._ones if self._has_all else torch.tensor(there).to(self._ones)
@@ -81,7 +81,7 @@ class Bucket:
     def put_back(self) -> None:
         """Replace each gradient by its mean."""
         assert self._flat is not None
-        like = [*map(local, self.parameters), self._ones]
+        like = [*map(local_of, self.parameters), self._ones]
         *means, counts = _unflatten_dense_tensors(self._flat, like)  # type: ignore[no-untyped-call]
         has = [True] * len(means) if self._has_all else counts.tolist()
         for parameter, mean, count in zip(self.parameters, means, has, strict=True):
@@ -92,13 +92,8 @@ class Bucket:
         self._flat = None
 
 
-def local(tensor: Tensor) -> Tensor:
-    """This rank's shard of a tensor; the tensor itself if it is not sharded."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
-
-
 def _sum(own: Tensor | None, other: Tensor | None) -> Tensor | None:
-    found = None if other is None else local(other)
+    found = None if other is None else local_of(other)
     return found if own is None else own if found is None else own + found
 
 

@@ -16,8 +16,8 @@ import torch.distributed as dist
 from torch.distributed.constants import default_pg_timeout
 
 from lightning_sagemaker._compat.group_timeout import set_timeout
-from lightning_sagemaker.collectives import ending, forks
-from lightning_sagemaker.collectives.async_max import share_default_group
+from lightning_sagemaker.collectives import clean_exit, forks
+from lightning_sagemaker.collectives.async_max import AsyncMaxReduce
 from lightning_sagemaker.recovery import on_gpu
 from lightning_sagemaker.recovery.coordinator_client import RecoveryError
 from lightning_sagemaker.recovery.sockets import ShutDown, Socket, open_sockets
@@ -60,8 +60,8 @@ class QuorumGroup:
         self._shut = ShutDown()
         self._forming: object | None = None
         self._number = 0
-        share_default_group()
-        ending.register()
+        AsyncMaxReduce.uses_default_group = True
+        clean_exit.register()
         forks.guard()
         os.register_at_fork(after_in_child=self._close_copies)
 
@@ -127,7 +127,7 @@ class QuorumGroup:
         with self._lock:
             self._before = None
         if dist.is_initialized():
-            ending.let_threads_finish()
+            clean_exit.let_threads_finish()
             with contextlib.suppress(RuntimeError):
                 dist.destroy_process_group()  # waits for its threads, one of which may hang in a collective
         with self._lock:

@@ -13,18 +13,20 @@ from collections.abc import Sequence
 from enum import IntEnum
 from typing import Any, cast
 
-from lightning_sagemaker._compat.connectors import plain_copy
 from lightning_sagemaker._compat.in_job import end_batch_hooks, end_batch_saves, forget_interruption
+from lightning_sagemaker._compat.param_groups import group_options, set_group_options
+from lightning_sagemaker._compat.plain_copy import plain_copy
 from lightning_sagemaker._compat.reloads import request_as_others
 from lightning_sagemaker.callbacks.fit_entries import FitEntry, RankState
 from lightning_sagemaker.callbacks.fit_state import FitState
 from lightning_sagemaker.checkpoint.attributes import Held
 from lightning_sagemaker.checkpoint.metric_state import of_lost_rank
-from lightning_sagemaker.recovery import shards
+from lightning_sagemaker.checkpoint.records import package_of
+from lightning_sagemaker.recovery import data_shards
 from lightning_sagemaker.recovery.bars import is_bar
+from lightning_sagemaker.recovery.job_rank import JobRank
+from lightning_sagemaker.recovery.local_shards import decode, decode_states, encode
 from lightning_sagemaker.recovery.refused import CannotRecover
-from lightning_sagemaker.recovery.replicas import Replicas
-from lightning_sagemaker.recovery.sharded import decode, decode_states, encode
 from lightning_sagemaker.recovery.steps import Steps
 
 _State = dict[str, Any]
@@ -55,20 +57,17 @@ class HeldState:
         trainer: The Trainer.
         fit_state: The fit's state that is not in Lightning's checkpoints.
         steps: The steps of the fit.
-        shard: This rank's own shard of the data.
-        replicas: Replicas of the model, if each is sharded across several ranks. Then weights and optimizer states are not
-            in the result of :meth:`all_of_it`.
+        rank: This process as a rank of the job. With replicas of sharded models, weights and optimizer states are not in
+            the result of :meth:`all_of_it`.
 
     Attributes:
         is_current: Whether the weights are still those of the state; False from a step to the next :meth:`take`.
 
     """
 
-    def __init__(
-        self, trainer: Any, fit_state: FitState, steps: Steps, shard: int, replicas: Replicas | None = None
-    ) -> None:
-        self._trainer, self.fit_state, self._steps, self._shard = trainer, fit_state, steps, shard
-        self._replicas = replicas
+    def __init__(self, trainer: Any, fit_state: FitState, steps: Steps, rank: JobRank) -> None:
+        self._trainer, self.fit_state, self._steps = trainer, fit_state, steps
+        self._shard, self._replicas = rank.number, rank.replicas
         self.attributes = fit_state.attributes
         self._held: _State | None = None
         self._plain: Held = []
@@ -100,7 +99,7 @@ class HeldState:
             **self.fit_state.hold(looks=moment is Moment.EPOCH),  # within an epoch the step has already looked
             "hooks": hooks,
             "schedules": [plain_copy(config.scheduler.state_dict()) for config in trainer.lr_scheduler_configs],
-            "groups": [[_settings(group) for group in optimizer.param_groups] for optimizer in trainer.optimizers],
+            "groups": [group_options(optimizer.param_groups) for optimizer in trainer.optimizers],
         }
         self.attributes.begin()
         self._plain = self.attributes.now()
@@ -128,8 +127,7 @@ class HeldState:
         for config, state in zip(trainer.lr_scheduler_configs, held["schedules"], strict=True):
             config.scheduler.load_state_dict(plain_copy(state))
         for optimizer, groups in zip(trainer.optimizers, held["groups"], strict=True):
-            for group, settings in zip(optimizer.param_groups, groups, strict=True):
-                group.update(settings)
+            set_group_options(optimizer.param_groups, groups)
         for callback in trainer.checkpoint_callbacks:
             if getattr(callback, _COUNTER, False):  # a file that is saved again must not get a new version
                 callback._enable_version_counter = False
@@ -207,7 +205,7 @@ class HeldState:
         self._plain = self.attributes.now()
         held = state["held"]
         held["own"]["metrics"] = of_lost_rank(held["own"]["metrics"])
-        shards.as_shard(held["own"]["loaders"], self._shard)
+        data_shards.as_shard(held["own"]["loaders"], self._shard)
         self._held, self._at, self._steps.seed = held, state["at"], state["seed"]
 
 
@@ -225,19 +223,15 @@ def of_all_shards(states: Sequence[RankState], order: Sequence[int], world_size:
         if shard not in found:
             found[shard] = copy.deepcopy(states[0])
             found[shard]["metrics"] = of_lost_rank(states[0]["metrics"])
-        shards.as_shard(found[shard]["loaders"], shard)
+        data_shards.as_shard(found[shard]["loaders"], shard)
     return [found[shard] for shard in range(world_size)]
 
 
 def _flags(callback: Any) -> dict[str, bool]:
     """Flags of Lightning's callbacks and ours; a custom callback's may be rank-specific, such as whether it writes."""
     kinds = [kind for kind in type(callback).__mro__ if kind.__name__ not in ("Callback", "Checkpoint", "object")]
-    known = any(kind.__module__.partition(".")[0] in _PACKAGES for kind in kinds)
+    known = any(package_of(kind) in _PACKAGES for kind in kinds)
     if not known or getattr(callback, "flags_are_its_own", False) or is_bar(callback):
         return {}
     # The sender may have switched the counter off for a repeated save; in another rank it would stay off.
     return {name: value for name, value in vars(callback).items() if isinstance(value, bool) and name != _COUNTER}
-
-
-def _settings(group: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in group.items() if name != "params"}

@@ -11,20 +11,35 @@ import numpy as np
 import torch
 
 
-def seed_batch(seed: int, batch: int, shard: int) -> None:
-    """Seed all generators for a batch, by the job's seed, the batch index and its shard, whichever rank trains on it."""
-    seed_all(seed, batch, shard)
+def seed_batch(seed: int, epoch: int, number: int, shard: int) -> None:
+    """Seed all generators for a batch, whichever rank trains on it.
+
+    Args:
+        seed: The job's seed.
+        epoch: Number of the epoch.
+        number: Index of the batch in it.
+        shard: Shard of the batch.
+
+    """
+    seed_all(*_place(seed, epoch, number, shard))
 
 
-def with_seed(batch: object, *numbers: int) -> object:
+def seeded_batch(batch: object, seed: int, epoch: int, number: int, shard: int) -> object:
     """Batch indices that seed the generators when the batch is loaded, so that random data is the same on any rank.
 
     Args:
         batch: Indices as the sampler yields them; only lists are supported, others are returned unchanged.
-        numbers: The job's seed and the batch's position.
+        seed: The job's seed.
+        epoch: Number of the epoch.
+        number: Index of the batch in it.
+        shard: Shard of the batch.
 
     """
-    return _SeededBatch(batch, numbers) if type(batch) is list else batch
+    return _SeededBatch(batch, _place(seed, epoch, number, shard)) if type(batch) is list else batch
+
+
+def _place(seed: int, epoch: int, number: int, shard: int) -> tuple[int, int, int]:
+    return seed, (epoch << 32) + number, shard
 
 
 class _SeededBatch(list[object]):

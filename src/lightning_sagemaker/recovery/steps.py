@@ -14,12 +14,13 @@ from lightning_sagemaker._compat.fsdp_groups import sharded_parameters
 from lightning_sagemaker._compat.in_job import call_module, call_strategy, closure_result, weigh_logged_at_end
 from lightning_sagemaker.checkpoint.attributes import Held, PlainAttributes
 from lightning_sagemaker.checkpoint.module_walk import ModuleWalk
-from lightning_sagemaker.recovery import shards
-from lightning_sagemaker.recovery.apart import StepReductions, unequal
+from lightning_sagemaker.parallel.gradients import swap_gradients
+from lightning_sagemaker.recovery import data_shards
 from lightning_sagemaker.recovery.buffers import FIRST, SharedBuffers
+from lightning_sagemaker.recovery.job_rank import JobRank
 from lightning_sagemaker.recovery.overlapped import OverlappedMeans
-from lightning_sagemaker.recovery.replicas import Replicas
-from lightning_sagemaker.recovery.seeds import seed_batch
+from lightning_sagemaker.recovery.seeds import seed_batch, seeded_batch
+from lightning_sagemaker.recovery.step_collectives import StepReductions, unequal
 
 
 class Steps:
@@ -28,12 +29,10 @@ class Steps:
     Args:
         trainer: The Trainer.
         modules: A walk over the trained module, repeated in each step.
-        shard: This rank's own shard.
+        rank: This process as a rank of the job.
         world_size: Number of shards of the job.
-        seed: The job's seed of random numbers.
         commit: Votes on a step whose gradients are reduced. Its arguments are whether this rank's are valid, and a function
             to run while the votes are collected, without collectives.
-        replicas: Replicas of the model, if each is sharded across several ranks.
 
     """
 
@@ -41,15 +40,13 @@ class Steps:
         self,
         trainer: Any,
         modules: ModuleWalk,
-        shard: int,
+        rank: JobRank,
         world_size: int,
-        seed: int,
         commit: Callable[[bool, Callable[[], None]], None],
-        replicas: Replicas | None = None,
     ) -> None:
-        self._trainer, self._shard, self._world_size, self.seed = trainer, shard, world_size, seed
-        self._commit, self._means = commit, OverlappedMeans(world_size, replicas)
-        self._replicas = replicas
+        self._trainer, self._shard, self._world_size, self.seed = trainer, rank.number, world_size, rank.seed
+        self._commit, self._means = commit, OverlappedMeans(world_size, rank.replicas)
+        self._replicas = rank.replicas
         self._modules = modules
         self._adopted: list[int] = []
         self._reduces_in_this_backward = self._has_missing_ranks = self._shards_are_unequal = False
@@ -69,10 +66,10 @@ class Steps:
         """This rank's own shards, and those that it has adopted."""
         return [self._shard, *self._adopted]
 
-    def with_place(self, batch: object, number: int) -> object:
+    def seeded_batch(self, batch: object, number: int) -> object:
         """The indices of a batch of this rank's own shard, whose data loading is seeded by its position."""
         epoch = self._trainer.fit_loop.epoch_progress.current.processed
-        return shards.with_place(batch, number, self._shard, self.seed, epoch)
+        return seeded_batch(batch, self.seed, epoch, number, self._shard)
 
     def begin_quorum(self, order: Sequence[int]) -> None:
         """Train on this rank's part of the shards from here on; accumulated gradients are dropped.
@@ -81,11 +78,11 @@ class Steps:
             order: Ranks of the quorum.
 
         """
-        self._adopted = shards.adopted(order, self._world_size)[self._shard]
+        self._adopted = data_shards.adopted(order, self._world_size)[self._shard]
         self._has_missing_ranks = len(order) < self._world_size
         self._shards_are_unequal = self._world_size % len(order) > 0
         self._reductions.drop()
-        self._first = shards.rank_of(FIRST, order, self._world_size)
+        self._first = data_shards.rank_of(FIRST, order, self._world_size)
         self._iterators, self._batches = {}, []
         self._evaluation.close()
         self._means.abandon()
@@ -121,7 +118,7 @@ class Steps:
         weigh_logged_at_end(self._trainer, len(self.own_shards))
 
     def reduce_logged(self, tensor: torch.Tensor, operation: object) -> torch.Tensor | None:
-        """As :meth:`.apart.StepReductions.reduce`."""
+        """As :meth:`.step_collectives.StepReductions.reduce`."""
         return self._reductions.reduce(tensor, operation)
 
     def with_adopted(self, optimizer: Any, closure: Callable[[], Any]) -> Any:
@@ -172,21 +169,18 @@ class Steps:
     def _train_adopted(self, optimizer: Any) -> dict[torch.nn.Parameter, torch.Tensor]:
         """Gradients of the step's batches of adopted shards; the own shard's gradients are not changed."""
         parameters, found = self._parameters, dict[torch.nn.Parameter, torch.Tensor]()
-        own = [parameter.grad for parameter in parameters]
+        own = swap_gradients(parameters)
         for shard in self._adopted:
-            for parameter in parameters:
-                parameter.grad = None
             with self._buffers.of_shard(shard), self._attributes.of_another_rank(self._start):
                 for batch_idx in self._batches:
                     self._reduces_in_this_backward = batch_idx == self._batches[-1]
                     with self._reductions.apart(keeps=self._reduces_in_this_backward):
                         self._train(shard, batch_idx, optimizer)
-            for parameter in parameters:
-                if parameter.grad is not None:
-                    found[parameter] = found[parameter].add_(parameter.grad) if parameter in found else parameter.grad
+            for parameter, gradient in zip(parameters, swap_gradients(parameters), strict=True):
+                if gradient is not None:
+                    found[parameter] = found[parameter].add_(gradient) if parameter in found else gradient
         self._reduces_in_this_backward = False
-        for parameter, gradient in zip(parameters, own, strict=True):
-            parameter.grad = gradient
+        swap_gradients(parameters, own)
         self._trainer._logger_connector.on_batch_start(self._batch)
         self._seed(self._batches[-1], self._shard)
         return found
@@ -212,9 +206,9 @@ class Steps:
             self._epoch, self._iterators = epoch, {}
         if shard not in self._iterators:
             (loader,) = self._trainer.fit_loop._combined_loader.flattened
-            self._iterators[shard] = shards.loader_of(loader, shard, self._batches[0], (self.seed, epoch))
+            self._iterators[shard] = data_shards.loader_of(loader, shard, self._batches[0], (self.seed, epoch))
         return self._iterators[shard]
 
     def _seed(self, batch_idx: int, shard: int) -> None:
         epoch = self._trainer.fit_loop.epoch_progress.current.processed
-        seed_batch(self.seed, (epoch << 32) + batch_idx, shard)
+        seed_batch(self.seed, epoch, batch_idx, shard)

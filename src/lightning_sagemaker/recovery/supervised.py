@@ -4,14 +4,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 
 from lightning_sagemaker.recovery import wire
 
 
-def is_supervised(environment: Mapping[str, str] = os.environ) -> bool:
+def is_supervised() -> bool:
     """Whether a supervisor started this process, and replaces it when it dies."""
-    return environment.get(wire.MODE) in ("in_job", "restart") and wire.ADDRESS in environment
+    return os.environ.get(wire.MODE) in ("in_job", "restart") and wire.ADDRESS in os.environ
 
 
 def recovers_in_job(recovery: str | None) -> bool:

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING
 
 import torch.distributed as dist
 
-from lightning_sagemaker._compat.trainer import callbacks_of
 from lightning_sagemaker._lightning import Callback, rank_zero_info
-from lightning_sagemaker.callbacks.auto_resume import AutoResume
+from lightning_sagemaker.callbacks.auto_resume import resume_from_newest
 from lightning_sagemaker.recovery import wire
 from lightning_sagemaker.recovery.coordinator_client import CoordinatorClient, RecoveryError
 
@@ -108,9 +107,7 @@ class RestartsTogether(Callback):
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Enable the search for checkpoints."""
         if _of_process is not None and _of_process.restarts:
-            for callback in callbacks_of(trainer):
-                if isinstance(callback, AutoResume):
-                    callback.search()
+            resume_from_newest(trainer)
 
     def on_train_batch_end(self, trainer: Trainer, *_: object) -> None:
         """Report the step."""

@@ -306,7 +306,7 @@ def _restore_host(
         of_host = json.load(file)
     if os.path.exists(os.path.join(folder, NAMES_FILE)):  # mpirun has started it on the first host
         take_name(of_host["PMIX_HOSTNAME"], of_host[BASE])
-    if "OMPI_VERSION" in environment:  # Open MPI 5 finds a rank's neighbours by its own name of their machine
+    if "OMPI_VERSION" in environment:  # Open MPI 5 finds a rank's neighbors by its own name of their machine
         of_host.pop("PMIX_HOSTNAME", None)
     environment |= of_host
     local_rank = rank % processes_per_host

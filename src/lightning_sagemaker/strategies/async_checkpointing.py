@@ -17,9 +17,9 @@ from lightning_sagemaker._compat.trainer import bare_optimizer
 from lightning_sagemaker._lightning import MisconfigurationException
 from lightning_sagemaker.checkpoint.background import BackgroundSave
 from lightning_sagemaker.checkpoint.host_memory import SUFFIX
-from lightning_sagemaker.checkpoint.part_names import by_name, parts_of
 from lightning_sagemaker.checkpoint.rank_state import read_rank
 from lightning_sagemaker.checkpoint.s3 import S3CheckpointIO
+from lightning_sagemaker.checkpoint.sharded_entries import by_name, pop_sharded_entries
 from lightning_sagemaker.collectives.agreement import from_first
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ class AsyncCheckpointing:
         if self._background is None:
             self._background = BackgroundSave(self.global_rank, self.world_size, lambda: self.remote_checkpoints)
         rest = dict(checkpoint)
-        parts = parts_of(rest)
+        parts = pop_sharded_entries(rest)
         deferred = {name: found for name, found in by_name(self.optimizers).items() if isinstance(found, Optimizer)}
         self._background.begin(parts, rest, str(filepath), deferred)
         if self.lightning_module.trainer.state.finished:  # there is no training to overlap with any more

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from lightning_sagemaker._compat.averages import keep_averages
+from lightning_sagemaker._compat.param_groups import parameters_in
 from lightning_sagemaker._compat.trainer import bare_optimizer, callbacks_of
 from lightning_sagemaker._lightning import TorchCheckpointIO, rank_zero_info, rank_zero_warn
 from lightning_sagemaker.parallel import delayed
@@ -117,7 +118,7 @@ class DelayedModel(Host):
         """Load the optimizer states of this process's parameters."""
         for optimizer, states in zip(self.optimizers, self._states, strict=False):
             inner = bare_optimizer(optimizer)
-            parameters = [parameter for group in inner.param_groups for parameter in group["params"]]
+            parameters = parameters_in(inner.param_groups)
             own = {
                 number: {key: _copied(value) for key, value in state.items()}
                 for number, state in states.items()

@@ -15,24 +15,14 @@ from lightning_sagemaker._lightning import FabricDDPStrategy, rank_zero_only, ra
 from lightning_sagemaker.job import SageMakerJob
 from lightning_sagemaker.recovery import gradients
 from lightning_sagemaker.recovery.fabric_loop import InJobLoop
-from lightning_sagemaker.recovery.job_rank import JobRank, job_rank
 from lightning_sagemaker.recovery.refused import CannotRecover, restarting_instead
-from lightning_sagemaker.recovery.regroup import restart_after_losses
 from lightning_sagemaker.strategies.job_aware import JobAware
-from lightning_sagemaker.strategies.quorum import (
-    QuorumEnvironment,
-    broadcast_state,
-    check_supervised,
-    group_backend,
-    log_recovery,
-)
+from lightning_sagemaker.strategies.quorum import JoinsQuorum, broadcast_state
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
     from torch.optim import Optimizer
 
-    from lightning_sagemaker._types import StateDict
-    from lightning_sagemaker.recovery.wire import Reply
 
 T = TypeVar("T")
 
@@ -51,7 +41,7 @@ class _Sync:
             self.is_on = before
 
 
-class FabricInJobDDPStrategy(JobAware, FabricDDPStrategy):
+class FabricInJobDDPStrategy(JoinsQuorum, JobAware, FabricDDPStrategy):
     """Data parallel training with Fabric that continues when a rank dies.
 
     It needs an :class:`~lightning_sagemaker.InterruptibleLoop`, and processes that were started by ``lightning-sagemaker
@@ -64,33 +54,15 @@ class FabricInJobDDPStrategy(JobAware, FabricDDPStrategy):
     Raises:
         RecoveryError: If no supervisor started this process.
 
-    Attributes:
-        is_asked: Whether the script has set ``recovery="in_job"``.
-
     """
 
-    recovers = True
-    is_asked = True
     loop_kind = InJobLoop
 
     def __init__(self, *args: object, job: SageMakerJob | None = None, **kwargs: object) -> None:
         super().__init__(*args, job=job, **kwargs)
-        check_supervised()
-        self.rank: JobRank | None = None
         self.loop: InJobLoop | None = None
         self.modules: list[nn.Module] = []
         self._has_said = self._is_averaged = False
-
-    @property
-    def shards(self) -> int:
-        """Number of shards of the data, which is the number of ranks that the job was started with."""
-        return self.job.world_size or 1
-
-    @property
-    @override
-    def distributed_sampler_kwargs(self) -> StateDict:
-        """Arguments of the ``DistributedSampler``, for the ranks that the job was started with."""
-        return {"num_replicas": self.shards, "rank": self.job.global_rank or 0}
 
     @property
     def parameters(self) -> list[nn.Parameter]:
@@ -101,23 +73,9 @@ class FabricInJobDDPStrategy(JobAware, FabricDDPStrategy):
     # Ranks and groups
 
     @override
-    def _get_process_group_backend(self) -> str:
-        return group_backend(self._process_group_backend, self.root_device)
-
-    @override
     def _setup_distributed(self) -> None:
-        rank = self.rank = job_rank(self.job.global_rank or 0, self._get_process_group_backend())
-        restart_after_losses(rank)
-        self.cluster_environment = QuorumEnvironment(self.job, rank)
+        self.join_quorum()
         self._backward_sync_control = self._sync = _Sync()  # type: ignore[assignment]
-        log_recovery(self.shards, self._get_process_group_backend())
-
-    def form(self, reply: Reply) -> None:
-        """Create the default group of a quorum, and use its ranks. Collective over the quorum."""
-        assert self.rank is not None
-        assert isinstance(self.cluster_environment, QuorumEnvironment)
-        self.rank.form(reply)
-        self.cluster_environment.update()
 
     @override
     def _set_world_ranks(self) -> None:

@@ -24,7 +24,7 @@ class InJobDDPStrategy(RecoversInJob, JobDDPStrategy):
     The processes must be started by ``lightning-sagemaker supervise``.
 
     Args:
-        **kwargs: ``job`` of :class:`~lightning_sagemaker.strategies.recovering.RecoversInJob`, and those of
+        **kwargs: ``job`` of :class:`~lightning_sagemaker.strategies.quorum.JoinsQuorum`, and those of
             ``lightning.pytorch.strategies.DDPStrategy``; those of torch's DDP wrapper are ignored.
 
     Raises:

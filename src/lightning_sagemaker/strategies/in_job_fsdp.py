@@ -44,7 +44,7 @@ class InJobFSDPStrategy(RecoversInJob, SMDDPFSDPStrategy):
     @override
     def _setup_distributed(self) -> None:
         check_shardable(self.root_device.type)
-        self.degrees.shards(self._world)  # raises before any process group is created
+        self.degrees.shards(self.shards)  # raises before any process group is created
         super(ModelParallelStrategy, self).setup_environment()
         reset_seed()
         self._process_group_backend = self._get_process_group_backend()
@@ -60,8 +60,8 @@ class InJobFSDPStrategy(RecoversInJob, SMDDPFSDPStrategy):
 
     @override
     def shard(self, module: nn.Module, mesh: DeviceMesh, methods: Iterable[str] = ()) -> None:
-        assert self._rank is not None
-        with restarting_instead(self._rank.client, self.is_asked):
+        assert self.rank is not None
+        with restarting_instead(self.rank.client, self.is_asked):
             if any(isinstance(part, FSDPModule) for part in module.modules()):
                 raise CannotRecover(
                     "configure_model calls fully_shard itself, whose process groups cannot be recreated"

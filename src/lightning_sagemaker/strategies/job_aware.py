@@ -20,7 +20,7 @@ from lightning_sagemaker.collectives import forks, restarts
 from lightning_sagemaker.data.sharing import prepare_sharing
 from lightning_sagemaker.environment import SageMakerEnvironment
 from lightning_sagemaker.job import Launcher, SageMakerJob, SageMakerJobError
-from lightning_sagemaker.job.hosts import driver_gpus
+from lightning_sagemaker.job.devices import driver_gpus
 from lightning_sagemaker.job.settings import refuse_devices, refuse_num_nodes
 from lightning_sagemaker.recovery.supervised import is_supervised
 from lightning_sagemaker.recovery.together import meet

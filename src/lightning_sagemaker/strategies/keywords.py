@@ -33,7 +33,7 @@ def check_keywords(given: Mapping[str, object], *kinds: type) -> None:
         TypeError: If an argument is unknown; the message lists the known ones.
 
     """
-    accepted = set().union(*(accepted_keywords(kind) for kind in kinds))
+    accepted = set().union(*(_accepted_keywords(kind) for kind in kinds))
     for name, value in given.items():
         if name not in accepted:
             close = difflib.get_close_matches(name, accepted, n=1, cutoff=_CLOSE)
@@ -44,7 +44,7 @@ def check_keywords(given: Mapping[str, object], *kinds: type) -> None:
             )
 
 
-def accepted_keywords(kind: type) -> set[str]:
+def _accepted_keywords(kind: type) -> set[str]:
     """Arguments of a strategy, of its base classes, and of the wrapper that it puts around the model."""
     names = {name for base in kind.__mro__ if "__init__" in vars(base) for name in _names(base)}
     if issubclass(kind, (DDPStrategy, FabricDDPStrategy)):

@@ -22,7 +22,8 @@ T = TypeVar("T")
 class RecoversIfRequested(ABCMeta):
     """Creates a strategy that recovers in the job instead, if that is requested.
 
-    Not in ``__new__``, as LightningCLI would take its parameters for those of the class.
+    Not in ``__new__``: copying and unpickling call that without the arguments, which decide whether recovery is possible;
+    and LightningCLI may take its parameters for those of the class.
     """
 
     def __call__(cls: type[T], *args: object, recovery: str | None = None, **kwargs: object) -> T:

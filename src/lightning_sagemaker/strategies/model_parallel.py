@@ -23,7 +23,7 @@ from lightning_sagemaker._lightning import (
     rank_zero_info,
 )
 from lightning_sagemaker.parallel.engine import share_results
-from lightning_sagemaker.parallel.gradients import accumulate, sync_overflow_skips
+from lightning_sagemaker.parallel.gradients import accumulate, swap_gradients, sync_overflow_skips
 from lightning_sagemaker.parallel.groups import ParallelGroups
 from lightning_sagemaker.parallel.model import PipelinedModel
 from lightning_sagemaker.parallel.optimizer_scope import check_scope
@@ -159,9 +159,9 @@ class SMPStrategy(ReplicaBatches, DelayedModel, PipelineCheckpoints, ParallelLay
                     self.root_device,
                     step,
                     microbatch,
-                    self._stages_per_rank,
-                    self._ends,
-                    self.activation_checkpointing,
+                    stages_per_rank=self._stages_per_rank,
+                    ends=self._ends,
+                    recompute=self.activation_checkpointing,
                 )
             rank_zero_info(self._pipeline.summary)
             self._script_gradients = ScriptGradients(self._pipeline, module, callbacks_of(module.trainer))
@@ -196,9 +196,7 @@ class SMPStrategy(ReplicaBatches, DelayedModel, PipelineCheckpoints, ParallelLay
         parts, weights = self._microbatches("training_step", batch, args)
         records = Records()
         pipeline = self._partition(step, (parts[0], weights[0]))
-        kept = [parameter.grad for parameter in pipeline.parameters]
-        for parameter in pipeline.parameters:  # the Trainer zeroes the old gradients after this step
-            parameter.grad = None
+        kept = swap_gradients(pipeline.parameters)  # the Trainer zeroes the old gradients after this step
         attributes = StepAttributes(module)
         self._reduction = pipeline.reduction if self._reduces and self._overlaps else None
         if self._reduction is not None:
@@ -207,9 +205,7 @@ class SMPStrategy(ReplicaBatches, DelayedModel, PipelineCheckpoints, ParallelLay
             pairs = list(zip(parts, weights, strict=True))
             results = pipeline.engine.run(step, pairs, loss_of, self._reduction, "training_step")
             reads.record_result([results, list(records)])
-        self._found = [parameter.grad for parameter in pipeline.parameters]
-        for parameter, gradient in zip(pipeline.parameters, kept, strict=True):
-            parameter.grad = gradient
+        self._found = swap_gradients(pipeline.parameters, kept)
         changed = attributes.changed() if pipeline.engine.has_last_stage else {}
         shared = share_results([[detached(result) for result in results], list(records), changed], self.groups)
         if not pipeline.engine.has_last_stage:
@@ -234,9 +230,7 @@ class SMPStrategy(ReplicaBatches, DelayedModel, PipelineCheckpoints, ParallelLay
             if self._reduces:
                 pipeline.reduce_gradients()
         else:
-            before = [parameter.grad for parameter in pipeline.parameters]
-            for parameter, gradient in zip(pipeline.parameters, found, strict=True):
-                parameter.grad = gradient
+            before = swap_gradients(pipeline.parameters, found)
             self._reduction.finish()
             if self._zeroes_gradients:  # otherwise already added
                 accumulate(pipeline.parameters, before)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from lightning_sagemaker._compat.averages import averages_of
 from lightning_sagemaker._compat.trainer import bare_optimizer, callbacks_of
 from lightning_sagemaker._lightning import rank_zero_warn
-from lightning_sagemaker.checkpoint.parts import read_checkpoint, write_stages
+from lightning_sagemaker.checkpoint.trainer_format import read_checkpoint, write_stages
 from lightning_sagemaker.parallel.groups import ParallelGroups
 from lightning_sagemaker.parallel.model import PipelinedModel
 from lightning_sagemaker.strategies.script_gradients import ScriptGradients
@@ -19,10 +19,8 @@ from lightning_sagemaker.strategies.sharded_checkpoints import ShardedCheckpoint
 if TYPE_CHECKING:
     from torch.optim import Optimizer
 
-    from lightning_sagemaker._types import Checkpoint, PathLike, StateDict
-
-if TYPE_CHECKING:
     from lightning_sagemaker._lightning import DDPStrategy as Host
+    from lightning_sagemaker._types import Checkpoint, PathLike, StateDict
 else:
     Host = object
 
@@ -50,7 +48,7 @@ class PipelineCheckpoints(ShardedCheckpoints, Host):
 
         """
         if self.saves_parts:
-            self._parts.save(checkpoint, filepath, write_stages)
+            self._checkpointer.save(checkpoint, filepath, write_stages)
         else:
             super().save_checkpoint(checkpoint, filepath, storage_options)
 
@@ -64,7 +62,7 @@ class PipelineCheckpoints(ShardedCheckpoints, Host):
             content: StateDict = load_file(path, weights_only)
             return content
 
-        return self._parts.load(checkpoint_path, read) if self.saves_parts else read(checkpoint_path)
+        return self._checkpointer.load(checkpoint_path, read) if self.saves_parts else read(checkpoint_path)
 
     def load_model_state_dict(self, checkpoint: Mapping[str, object], strict: bool = True) -> None:
         """Load into the complete module, which is partitioned again at its next step (as with a learning rate finder)."""

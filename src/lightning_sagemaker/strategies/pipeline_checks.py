@@ -64,7 +64,7 @@ def check_module(module: LightningModule, syncs_batch_norm: bool) -> None:
             "sync_batchnorm=True was set with strategy='smp', but stages run at different times. HINT: leave it out;"
             " BatchNorm uses each microbatch's statistics."
         )
-    if is_compiled(module) and not hasattr(torch.compiler, "set_stance"):
+    if _is_compiled(module) and not hasattr(torch.compiler, "set_stance"):
         raise MisconfigurationException(
             f"{type(module).__name__} has compiled modules, which strategy='smp' runs uncompiled, and torch"
             f" {torch.__version__} cannot. HINT: leave torch.compile out, or use torch 2.6 or newer."
@@ -76,14 +76,14 @@ def check_module(module: LightningModule, syncs_batch_norm: bool) -> None:
         )
 
 
-def is_compiled(module: nn.Module) -> bool:
+def _is_compiled(module: nn.Module) -> bool:
     """Whether a module, or a part of it, was compiled by ``torch.compile`` or ``Module.compile``."""
     return any(isinstance(one, OptimizedModule) or vars(one).get("_compiled_call_impl") for one in module.modules())
 
 
 def uncompiled(module: nn.Module) -> Callable[[], AbstractContextManager[object]]:
     """Returns a context in which compiled modules run uncompiled, as compiled code would not skip blocks."""
-    if not is_compiled(module):
+    if not _is_compiled(module):
         return nullcontext
     rank_zero_info("strategy='smp' runs compiled modules uncompiled: each process calls a part of them.")
     return functools.partial(torch.compiler.set_stance, "force_eager")

@@ -9,21 +9,14 @@ from typing import TYPE_CHECKING
 import torch
 import torch.distributed as dist
 
-from lightning_sagemaker._compat.trainer import callbacks_of
+from lightning_sagemaker._compat.trainer import callbacks_of, ensure_callback
 from lightning_sagemaker._lightning import rank_zero_only
-from lightning_sagemaker.callbacks.auto_resume import AutoResume
-from lightning_sagemaker.job import SageMakerJob
+from lightning_sagemaker.callbacks.auto_resume import AutoResume, resume_from_newest
 from lightning_sagemaker.recovery.coordinator_client import RecoveryError
 from lightning_sagemaker.recovery.fit import RecoveringFit
-from lightning_sagemaker.recovery.job_rank import JobRank, job_rank
-from lightning_sagemaker.recovery.regroup import restart_after_losses
-from lightning_sagemaker.strategies.quorum import (
-    QuorumEnvironment,
-    check_supervised,
-    group_backend,
-    log_recovery,
-)
-from lightning_sagemaker.strategies.trainer_defaults import add_callbacks
+from lightning_sagemaker.recovery.job_rank import JobRank
+from lightning_sagemaker.strategies.default_callbacks import add_spot_interruption
+from lightning_sagemaker.strategies.quorum import JoinsQuorum
 
 if TYPE_CHECKING:
     from lightning.pytorch.strategies import ParallelStrategy as Host
@@ -33,57 +26,31 @@ if TYPE_CHECKING:
 
     from lightning_sagemaker._types import LightningModule, StateDict, Trainer
     from lightning_sagemaker.recovery.replicas import Replicas
-    from lightning_sagemaker.recovery.wire import Reply
 else:
     Host = object
 
 
-class RecoversInJob(Host):
+class RecoversInJob(JoinsQuorum, Host):
     """Mixin before a strategy: training continues when a rank dies.
 
     The remaining ranks train on the full global batch, so a step has the same samples and the same mean gradient; a
     replacement that the supervisor starts receives the state from another rank's memory.
-
-    Args:
-        job: The job; read from the process's environment if None.
-        **kwargs: Arguments of the strategy.
-
-    Raises:
-        RecoveryError: If no supervisor started this process.
-
     """
 
-    job: SageMakerJob
-    _process_group_backend: str | None
-    recovers = True
-    is_asked = True
-    """Whether the script has set ``recovery="in_job"``; otherwise the job recovers because it is supervised, if it can."""
-
-    def __init__(self, *args: object, job: SageMakerJob | None = None, **kwargs: object) -> None:
-        super().__init__(*args, job=job, **kwargs)  # type: ignore[call-arg, arg-type]
-        check_supervised()
-        self._rank: JobRank | None = None
-        self._fit: RecoveringFit | None = None
-
-    @property
-    def _world(self) -> int:
-        return self.job.world_size or 1
+    _fit: RecoveringFit | None = None
 
     @property
     def distributed_sampler_kwargs(self) -> StateDict:
         """Arguments of the ``DistributedSampler``: in a fit for the ranks at the start, else for the current ranks."""
         module = self.lightning_module
-        if self._rank is not None and module is not None and module.trainer.state.fn != "fit":
-            return {"num_replicas": len(self._rank.order), "rank": self._rank.order.index(self._rank.number)}
-        return {"num_replicas": self._world, "rank": self.job.global_rank or 0}
+        if self.rank is not None and module is not None and module.trainer.state.fn != "fit":
+            return {"num_replicas": len(self.rank.order), "rank": self.rank.order.index(self.rank.number)}
+        return super().distributed_sampler_kwargs
 
     # Ranks and groups
 
-    def _get_process_group_backend(self) -> str:
-        return group_backend(self._process_group_backend, self.root_device)
-
     def join_job(self, replicas: Replicas | None = None) -> JobRank:
-        """Wait for the other ranks, and create the process groups. Collective, except in a replacement.
+        """Join the quorum, and prepare for a fit. Collective, except in a replacement.
 
         Args:
             replicas: Replicas of the model, if each is sharded across several ranks.
@@ -95,34 +62,20 @@ class RecoversInJob(Host):
             RecoveryError: If an earlier Trainer of the process has replicas of another size.
 
         """
-        if self._rank is not None:  # a second stage of the same Trainer
-            return self._rank
-        rank = self._rank = job_rank(self.job.global_rank or 0, self._get_process_group_backend(), replicas)
+        if self.rank is not None:  # a second stage of the same Trainer
+            return self.rank
+        rank = self.join_quorum(replicas)
         if (size := replicas and replicas.size) != (rank.replicas and rank.replicas.size):
             raise RecoveryError(
                 f"A Trainer of this script has replicas of {size or 1} ranks, unlike an earlier one. HINT: give all"
                 " Trainers the same hybrid_shard_degree, or set recovery='restart'."
             )
-        restart_after_losses(rank)
-        self.cluster_environment = QuorumEnvironment(self.job, rank)
         if rank.restarts:
             rank.restarts = False  # the script's next Trainer does not resume
-            self._resume_from_checkpoint()
-        self._fit = RecoveringFit(rank, self._form, self._world, rank.replicas, self.is_asked)
-        log_recovery(self._world, self._get_process_group_backend())
+            if (module := self.lightning_module) is not None:
+                resume_from_newest(module.trainer)
+        self._fit = RecoveringFit(rank, self.form, self.shards, self.is_asked)
         return rank
-
-    def _resume_from_checkpoint(self) -> None:
-        module = self.lightning_module
-        for callback in [] if module is None else callbacks_of(module.trainer):
-            if isinstance(callback, AutoResume):
-                callback.search()
-
-    def _form(self, reply: Reply) -> None:
-        assert self._rank is not None
-        assert isinstance(self.cluster_environment, QuorumEnvironment)
-        self._rank.form(reply)
-        self.cluster_environment.update()
 
     def set_world_ranks(self) -> None:
         """Set the ranks to those of the quorum; called by the strategy."""
@@ -133,9 +86,8 @@ class RecoversInJob(Host):
     def connect(self, model: LightningModule) -> None:
         """Called when the Trainer begins a stage."""
         super().connect(model)
-        add_callbacks(model.trainer, beats=False)  # the coordinator detects a frozen rank
-        if not any(isinstance(callback, AutoResume) for callback in callbacks_of(model.trainer)):
-            callbacks_of(model.trainer).append(AutoResume(search=False))
+        add_spot_interruption(model.trainer)  # no heartbeat, as the coordinator detects a frozen rank
+        ensure_callback(model.trainer, AutoResume(search=False))
 
     def prepare(self, trainer: Trainer) -> bool:
         """Called before the strategy's own setup.
@@ -144,13 +96,13 @@ class RecoversInJob(Host):
             Whether this rank is about to join others that train.
 
         """
-        assert self._rank is not None
+        assert self.rank is not None
         assert self._fit is not None
         if self._fit not in callbacks_of(trainer) and trainer.state.fn == "fit":
             callbacks_of(trainer).insert(0, self._fit)
-        if self._rank.joins:
+        if self.rank.joins:
             trainer.num_sanity_val_steps = 0
-        return self._rank.joins
+        return self.rank.joins
 
     def reduce(
         self, tensor: Tensor, group: ProcessGroup | None = None, reduce_op: dist.ReduceOp | str | None = "mean"

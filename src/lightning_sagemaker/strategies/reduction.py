@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from lightning_sagemaker._compat.param_groups import parameters_in
 from lightning_sagemaker._lightning import MisconfigurationException, rank_zero_info, rank_zero_warn
 from lightning_sagemaker.collectives.agreement import of_all
 from lightning_sagemaker.collectives.reduction.engine import Engine
@@ -20,12 +21,9 @@ from lightning_sagemaker.collectives.reduction.topology import Groups, Topology
 from lightning_sagemaker.strategies.host import Host
 
 if TYPE_CHECKING:
-    from lightning_sagemaker._types import Checkpoint
-
-
-if TYPE_CHECKING:
     from lightning_sagemaker._lightning import DDPStrategy as TrainerHost
     from lightning_sagemaker._lightning import FabricDDPStrategy as FabricHost
+    from lightning_sagemaker._types import Checkpoint
 else:
     TrainerHost = FabricHost = object
 
@@ -123,7 +121,7 @@ class ReducedGradients(_WithOptions, TrainerHost):
             self._warn_of_unreduced(self.lightning_module)
 
     def _warn_of_unreduced(self, module: nn.Module) -> None:
-        stepped = {one for optimizer in self.optimizers for group in optimizer.param_groups for one in group["params"]}
+        stepped = {one for optimizer in self.optimizers for one in parameters_in(optimizer.param_groups)}
         named = {name: one for name, one in module.named_parameters() if one.requires_grad and one in stepped}
         if unknown := [name for name, one in named.items() if one not in self._known]:
             self._known |= stepped

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-import torch
 from torch import Tensor
 from torchmetrics.utilities.distributed import gather_all_tensors
 
@@ -50,7 +49,9 @@ class ReplicaBatches(Host):
         return None if self._whole_batches or module.trainer.sanity_checking else f"{name}{args[1:]}"
 
     def _batch(self, batch: object, use: str | None) -> object:
-        return batch_of_first(batch, self.groups, self.root_device, use if self._pipeline else None)
+        """The batch of the replica's first process: after the first step, only the tensors that were read. Collective."""
+        shared = self.groups.batches.share(batch, use if self._pipeline else None)
+        return batch if shared is batch else move_data_to_device(shared, self.root_device)
 
     def _microbatches(self, name: str, batch: object, args: Sequence[object]) -> tuple[list[object], list[float]]:
         """Split a batch into microbatches; returns them and their weights."""
@@ -86,20 +87,6 @@ class ReplicaBatches(Host):
             found = found[number] if number < len(found) else None
         size = getattr(found, "batch_size", None) or getattr(getattr(found, "batch_sampler", None), "batch_size", None)
         return size if isinstance(size, int) else None
-
-
-def batch_of_first(batch: object, groups: ParallelGroups, device: torch.device, use: str | None = None) -> object:
-    """Broadcast the batch of the first process of this model replica. Collective over the replica.
-
-    Args:
-        batch: The batch of this process.
-        groups: Process groups of the parallel layout.
-        device: Device of this process.
-        use: Purpose of the batch: only tensors that this process read in the first such step are sent. None for all.
-
-    """
-    shared = groups.batches.share(batch, use)
-    return batch if shared is batch else move_data_to_device(shared, device)
 
 
 @contextmanager

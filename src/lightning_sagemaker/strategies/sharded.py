@@ -63,7 +63,7 @@ class _ChecksummedStrategy(ShardedCheckpoints, ModelParallelStrategy):
 
         """
         if self._save_distributed_checkpoint:
-            self._parts.save(checkpoint, filepath, super().save_checkpoint)
+            self._checkpointer.save(checkpoint, filepath, super().save_checkpoint)
         else:
             super().save_checkpoint(checkpoint, filepath, storage_options)
 
@@ -72,7 +72,7 @@ class _ChecksummedStrategy(ShardedCheckpoints, ModelParallelStrategy):
         """Read a checkpoint; called on all processes."""
         load = super().load_checkpoint
         if self._save_distributed_checkpoint:
-            return self._parts.load(checkpoint_path, lambda path: load(path, weights_only))
+            return self._checkpointer.load(checkpoint_path, lambda path: load(path, weights_only))
         return load(checkpoint_path, weights_only)
 
 

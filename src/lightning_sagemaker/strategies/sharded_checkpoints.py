@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lightning_sagemaker._lightning import MisconfigurationException
-from lightning_sagemaker.checkpoint.parts import CheckpointParts
 from lightning_sagemaker.checkpoint.s3 import S3CheckpointIO
+from lightning_sagemaker.checkpoint.sharded import ShardedCheckpointer
 
 if TYPE_CHECKING:
     from lightning_sagemaker._types import CheckpointIO, PathLike
@@ -22,13 +22,13 @@ class ShardedCheckpoints:
     _checkpoint_io: CheckpointIO | None
 
     @cached_property
-    def _parts(self) -> CheckpointParts:
-        return CheckpointParts(self.local_rank, self._checkpoint_io)
+    def _checkpointer(self) -> ShardedCheckpointer:
+        return ShardedCheckpointer(self.local_rank, self._checkpoint_io)
 
     @property
     def remote_checkpoints(self) -> S3CheckpointIO:
         """Reads and writes S3; callbacks use it to list checkpoints."""
-        return self._parts.remote
+        return self._checkpointer.remote
 
 
 def local_target(path: PathLike) -> Path:

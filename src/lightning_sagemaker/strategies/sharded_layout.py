@@ -61,12 +61,12 @@ class ShardedLayout(ParallelLayout):
         if has_sizes and degrees is None and not (job.model_parallel_parameters if parameters is None else parameters):
             degrees = ParallelDegrees(shard=0)
         super().__init__(parameters=parameters, degrees=degrees, job=job, **kwargs)
-        self.degrees = with_tensor_size(self.degrees, tensor_parallel_size)
+        self.degrees = _with_tensor_size(self.degrees, tensor_parallel_size)
         self._asked_replicas = data_parallel_size
 
     def _setup_distributed(self) -> None:
         check_shardable(self.root_device.type)  # these two raise before any process group is created
-        self._data_parallel_size = check_replicas(self.degrees, self.world_size, self._asked_replicas)
+        self._data_parallel_size = _check_replicas(self.degrees, self.world_size, self._asked_replicas)
         super()._setup_distributed()
 
     def mesh(self) -> DeviceMesh:
@@ -93,25 +93,23 @@ class ShardedLayout(ParallelLayout):
                 found = tensor.data.to(self.root_device)  # one at a time, as all of them may not fit there
                 dist.broadcast(found, 0)
                 tensor.data.copy_(found)
-        saving = self.activation_checkpointing, self.degrees.offload_activations
-        if shard_module(module, mesh, methods, *saving, self.sharding_options()):
+        is_one_unit = shard_module(
+            module,
+            mesh,
+            methods,
+            recompute=self.activation_checkpointing,
+            offload=self.degrees.offload_activations,
+            options=self.sharding_options(),
+        )
+        if is_one_unit:
             rank_zero_info(
                 f"{type(module).__name__} has no repeated blocks, so its parameters are gathered all at once. HINT:"
                 " with strategy='smddp_fsdp', auto_wrap_policy={Block} names the classes to gather separately."
             )
 
 
-def with_tensor_size(degrees: ParallelDegrees, size: int | str) -> ParallelDegrees:
-    """The degrees with Lightning's ``tensor_parallel_size``.
-
-    Args:
-        degrees: SageMaker's degrees.
-        size: Number of processes, or ``auto``.
-
-    Raises:
-        ParallelConfigError: If they contradict each other.
-
-    """
+def _with_tensor_size(degrees: ParallelDegrees, size: int | str) -> ParallelDegrees:
+    """The degrees with Lightning's ``tensor_parallel_size``."""
     if size in (_AUTO, degrees.tensor):
         return degrees
     if degrees.tensor != 1 or not isinstance(size, int) or size < 1:
@@ -122,18 +120,8 @@ def with_tensor_size(degrees: ParallelDegrees, size: int | str) -> ParallelDegre
     return dataclasses.replace(degrees, tensor=size)
 
 
-def check_replicas(degrees: ParallelDegrees, world_size: int, requested: int | str) -> int:
-    """Check and return the number of replicas.
-
-    Args:
-        degrees: SageMaker's degrees.
-        world_size: Number of processes.
-        requested: Lightning's ``data_parallel_size``.
-
-    Raises:
-        ParallelConfigError: If ``data_parallel_size`` does not match the number of processes.
-
-    """
+def _check_replicas(degrees: ParallelDegrees, world_size: int, requested: int | str) -> int:
+    """Check Lightning's ``data_parallel_size``, and return the number of replicas."""
     replicas = degrees.replicas(world_size)
     if requested not in (_AUTO, replicas):
         raise ParallelConfigError(

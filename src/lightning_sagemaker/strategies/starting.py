@@ -49,7 +49,7 @@ class _Startable(Protocol):
     def num_processes(self) -> int: ...
 
 
-def is_interactive() -> bool:
+def _is_interactive() -> bool:
     """Whether this is a notebook or an interactive interpreter, without a script to re-run; as Lightning checks it."""
     return hasattr(sys, "ps1") or bool(sys.flags.interactive)
 
@@ -82,7 +82,7 @@ def choose(strategy: _Startable) -> bool:
     if method == _POPEN:
         # The launcher calls this method before it starts processes.
         shadow(environment, "validate_settings", partial(_begin, environment))
-    if method != _POPEN or not is_interactive():
+    if method != _POPEN or not _is_interactive():
         return True
     if strategy.world_size > 1 and getattr(strategy, "forks_in_notebooks", False):
         log_once("Starting the processes by start_method='fork': this is a notebook or an interactive interpreter.")

@@ -97,15 +97,9 @@ def replay(module: LightningModule, records: list[Record]) -> None:
 
 
 _REDUCTIONS: dict[object, Callable[[Tensor], Tensor]] = {
-    **{
-        name: function
-        for function, names in (
-            (torch.sum, ("sum", torch.sum, sum)),
-            (torch.amin, ("min", torch.min, min)),
-            (torch.amax, ("max", torch.max, max)),
-        )
-        for name in names
-    }
+    **dict.fromkeys(("sum", torch.sum, sum), torch.sum),
+    **dict.fromkeys(("min", torch.min, min), torch.amin),
+    **dict.fromkeys(("max", torch.max, max), torch.amax),
 }
 """``reduce_fx`` other than a mean -> function that reduces the microbatches' values."""
 

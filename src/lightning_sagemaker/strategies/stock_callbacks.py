@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from lightning_sagemaker._compat.trainer import callbacks_of
+from lightning_sagemaker._compat.trainer import callback_of
 from lightning_sagemaker._lightning import MisconfigurationException, TrainerFn, pytorch_callbacks
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def check_trainer(trainer: Trainer, partitions: bool) -> None:
         kind = getattr(pytorch_callbacks, stock.name, None)  # an older Lightning may lack it
         if not reason or kind is None:
             continue
-        found = next((callback for callback in callbacks_of(trainer) if isinstance(callback, kind)), None)
+        found = callback_of(trainer, kind)
         if found is not None:
             raise MisconfigurationException(
                 f"{type(found).__name__} was given to a Trainer with {type(trainer.strategy).__name__}, where it cannot"

@@ -7,23 +7,23 @@ import logging
 import os
 from typing import TYPE_CHECKING
 
-from lightning_sagemaker._compat.trainer import callbacks_of
+from lightning_sagemaker._compat.trainer import ensure_callback
+from lightning_sagemaker.callbacks.heartbeat import Heartbeat
 from lightning_sagemaker.job import SageMakerJob
 from lightning_sagemaker.job.failure import write_failure
 from lightning_sagemaker.preflight import preflight
 from lightning_sagemaker.recovery.supervised import is_supervised
-
-if TYPE_CHECKING:
-    from lightning_sagemaker._types import LightningModule, Trainer
-
-
-_log = logging.getLogger(__name__)
-
+from lightning_sagemaker.strategies.default_callbacks import add_restart_callbacks, add_spot_interruption
 
 if TYPE_CHECKING:
     from lightning.pytorch.strategies import ParallelStrategy as Host
+
+    from lightning_sagemaker._types import LightningModule
 else:
     Host = object
+
+
+_log = logging.getLogger(__name__)
 
 
 class JobDefaults(Host):
@@ -42,9 +42,10 @@ class JobDefaults(Host):
         """Called when the Trainer begins a stage."""
         super().connect(model)
         if is_supervised() and not self.recovers:
-            add_restart_callbacks(model.trainer, self)
+            add_restart_callbacks(model.trainer, in_memory=hasattr(self, "own_parts"))
         if self.stops_together:
-            add_callbacks(model.trainer)
+            ensure_callback(model.trainer, Heartbeat())
+            add_spot_interruption(model.trainer)
             run_preflight(self.job)
 
     def on_exception(self, exception: BaseException) -> None:
@@ -61,45 +62,3 @@ def run_preflight(job: SageMakerJob) -> None:
     if not job.local_rank and os.environ.get("LOCAL_RANK", "0") == "0":
         for problem in preflight(job):
             _log.warning("%s: %s", job.current_host, problem)
-
-
-def add_restart_callbacks(trainer: Trainer, strategy: object) -> None:
-    """Add callbacks that continue after a restart of all ranks, from memory where the strategy shards parameters.
-
-    Args:
-        trainer: The Trainer; its existing callbacks are kept.
-        strategy: The Trainer's strategy.
-
-    """
-    from lightning_sagemaker.callbacks.auto_resume import AutoResume
-    from lightning_sagemaker.callbacks.memory_checkpoint import MemoryCheckpoint
-    from lightning_sagemaker.recovery.together import RestartsTogether
-
-    present = callbacks_of(trainer)
-    if not any(isinstance(callback, AutoResume) for callback in present):
-        present.append(AutoResume(search=False))
-    if hasattr(strategy, "own_parts") and not any(isinstance(callback, MemoryCheckpoint) for callback in present):
-        present.append(MemoryCheckpoint())
-    if not any(isinstance(callback, RestartsTogether) for callback in present):
-        present.insert(0, RestartsTogether())
-
-
-def add_callbacks(trainer: Trainer, beats: bool = True) -> None:
-    """Add callbacks that stop all ranks together, and detect a frozen rank.
-
-    Args:
-        trainer: The Trainer; its existing callbacks are kept.
-        beats: Whether to add a heartbeat, if nothing else detects a frozen rank.
-
-    """
-    from lightning_sagemaker.callbacks.heartbeat import Heartbeat
-    from lightning_sagemaker.callbacks.interruption import SpotInterruption
-
-    if beats and not any(isinstance(callback, Heartbeat) for callback in callbacks_of(trainer)):
-        callbacks_of(trainer).append(Heartbeat())
-    if any(isinstance(callback, SpotInterruption) for callback in callbacks_of(trainer)):
-        return
-    if trainer.checkpoint_callbacks:
-        callbacks_of(trainer).append(SpotInterruption())
-    else:  # with enable_checkpointing=False only progress that an interruption would lose is saved
-        callbacks_of(trainer).append(SpotInterruption(save_every=None))

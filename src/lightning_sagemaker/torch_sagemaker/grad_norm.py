@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.fsdp._common_utils import clean_tensor_name
 
+from lightning_sagemaker._compat.dtensor import local_of
 from lightning_sagemaker.collectives.devices import device_for
 from lightning_sagemaker.parallel.degrees import ParallelConfigError
 from lightning_sagemaker.torch_sagemaker.state_handler import state
@@ -46,7 +47,7 @@ def clip_grad_norm_(model: FullyShardedDataParallel, max_norm: float, norm_type:
             )
         if parameter.grad is None:
             continue
-        gradient = parameter.grad.to_local() if hasattr(parameter.grad, "to_local") else parameter.grad
+        gradient = local_of(parameter.grad)
         own.append(gradient)
         is_shared = clean_tensor_name(name) in state.shared
         squares[is_shared] = squares[is_shared].to(gradient.device) + gradient.float().square().sum()

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy
 
-from lightning_sagemaker.collectives import ending
+from lightning_sagemaker.collectives import clean_exit
 from lightning_sagemaker.job import SageMakerJob
 from lightning_sagemaker.job.source import is_true
 from lightning_sagemaker.parallel.degrees import ParallelConfigError, ParallelDegrees
@@ -60,10 +60,10 @@ def init(config: str | Mapping[str, object] | None = None) -> None:
             " smdistributed.modelparallel.torch, or Trainer(strategy='smp')."
         )
     degrees.shards(dist.get_world_size() if dist.is_initialized() else job.world_size or 1)
-    ending.register()
+    clean_exit.register()
     if not dist.is_initialized():
         init_process_group(job)
-        ending.register(dist.get_backend())  # scripts do not always destroy what they have not made
+        clean_exit.register(dist.get_backend())  # scripts do not always destroy what they have not made
     device = "cuda" if torch.cuda.is_available() else "cpu"
     mesh = make_mesh(degrees, dist.get_world_size(), device)
     state.set(degrees, mesh, _without_single(mesh), _cpu_groups(mesh))

@@ -11,7 +11,7 @@ from lightning_sagemaker.collectives.agreement import of_all
 from lightning_sagemaker.collectives.devices import broadcast
 from lightning_sagemaker.parallel.blocks import find_blocks
 from lightning_sagemaker.parallel.degrees import ParallelConfigError
-from lightning_sagemaker.parallel.sharding import TP, share_matrices
+from lightning_sagemaker.parallel.sharding import TP, apply_tensor_parallel
 from lightning_sagemaker.torch_sagemaker.state_handler import state
 from lightning_sagemaker.torch_sagemaker.tensor_parallel.transformer import mark
 
@@ -52,7 +52,7 @@ def transform(
     if state.tensor_parallel_degree == 1:
         return model
     assert state.mesh is not None
-    state.shared.update(share_matrices(model, state.mesh[TP]))
+    state.shared.update(apply_tensor_parallel(model, state.mesh[TP]))
     mark(find_blocks(model).modules)
     return model
 

@@ -70,7 +70,7 @@ def default_output(theirs, ours):
 
 
 def slashes(theirs, ours):
-    """Checkpoints' places end in a slash with us: a bare prefix also matches its neighbours."""
+    """Checkpoints' places end in a slash with us: a bare prefix also matches its neighbors."""
     for request in (theirs, ours):
         if "CheckpointConfig.S3Uri" in request:
             request["CheckpointConfig.S3Uri"] = request["CheckpointConfig.S3Uri"].rstrip("/")

@@ -22,11 +22,8 @@ from lightning_sagemaker.collectives.reduction.pipeline import ThreadPipeline
 from lightning_sagemaker.collectives.reduction.topology import Groups
 
 if TYPE_CHECKING:
-    from lightning_sagemaker._types import Checkpoint
+    from lightning_sagemaker._types import Checkpoint, StateDict
     from lightning_sagemaker.collectives.reduction.bucket import Bucket, BucketReducer
-
-if TYPE_CHECKING:
-    from lightning_sagemaker._types import StateDict
 
 
 _SETTLES = 2

@@ -5,7 +5,8 @@ It makes ``import torch.sagemaker`` load the shim, as AWS's images have the libr
 on PYTHONPATH can provide it; the shim is loaded only when a program imports the name and AWS's library is not installed.
 
 Groups are over gloo here, and over nccl there: a script that leaves its group to the end of the process exits cleanly all
-the same (``collectives/ending.py``), and may give ``DistributedDataParallel`` the device of its rank (``ddp_on_cpu.py``).
+the same (``collectives/clean_exit.py``), and may give ``DistributedDataParallel`` the device of its rank
+(``ddp_on_cpu.py``).
 
 Nothing here imports this package before a program does: what it registers with Lightning depends on what was imported
 first. In the end this file removes its folder from ``sys.path``, and runs the ``sitecustomize`` that the job would have had
@@ -84,7 +85,7 @@ class _Loader(Loader):
 
 
 def _end() -> None:
-    """As ``collectives/ending.py``, which cannot be imported here."""
+    """As ``collectives/clean_exit.py``, which cannot be imported here."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available():  # also after the group: a module in DDP still has it
         time.sleep(0.05)  # seconds, as there

@@ -29,7 +29,7 @@ from lightning_sagemaker.collectives.native import (
     reduces_by,
     untraced,
 )
-from lightning_sagemaker.collectives.reduction.sums import Sums
+from lightning_sagemaker.collectives.reduction.all_reduce import PlannedAllReduce
 from lightning_sagemaker.job import SageMakerJob
 from lightning_sagemaker.smddp_modes import NEWEST, SmddpEngines, job_engines
 
@@ -93,7 +93,7 @@ class SMDDPProcessGroup(NativeBackedGroup):
         size: Number of processes.
         timeout: Maximum duration of a collective.
         engines: SMDDP's mode, which decides what is refused; AllReduce mode when None.
-        sums: Reduces large tensors; gloo or nccl when None.
+        all_reduce: Reduces large tensors; gloo or nccl when None.
 
     """
 
@@ -106,11 +106,11 @@ class SMDDPProcessGroup(NativeBackedGroup):
         size: int,
         timeout: timedelta,
         engines: SmddpEngines | None = None,
-        sums: Sums | None = None,
+        all_reduce: PlannedAllReduce | None = None,
     ) -> None:
         super().__init__(store, rank, size, timeout)
         self._strict = is_strict()
-        self._sums = sums if size > 1 else None
+        self._all_reduce = all_reduce if size > 1 else None
         self._refuses_others = self._strict and (engines is None or engines.other_collectives.refused)
         self.gathers = False
         """Whether SMDDP's AllGather is in force, as in sharded data parallel jobs."""
@@ -133,11 +133,7 @@ class SMDDPProcessGroup(NativeBackedGroup):
         # The operation compares equal to a constant from the left only, so `in` would not find it.
         if not any(reduces_by(opts, supported) for supported in SUPPORTED_OPERATIONS):
             self.refuse("ReduceOp", self._refuses_others)
-        if reduces_by(opts, dist.ReduceOp.AVG) and tensors[0].device.type == "cpu":
-            return self.average(tensors, opts)
-        if reduces_by(opts, dist.ReduceOp.SUM):
-            return self.add_up(tensors, opts)
-        return self.native.allreduce(tensors, opts)
+        return super().allreduce(tensors, opts)
 
     @untraced
     def add_up(self, tensors: list[torch.Tensor], opts: AllreduceOptions) -> dist.Work:
@@ -148,14 +144,14 @@ class SMDDPProcessGroup(NativeBackedGroup):
             opts: ``AllreduceOptions`` of a sum.
 
         """
-        if self._sums is None or not self._sums.takes(tensors[0]):
+        if self._all_reduce is None or not self._all_reduce.supports(tensors[0]):
             return super().add_up(tensors, opts)
 
         def finish(done: torch.futures.Future[torch.Tensor]) -> list[torch.Tensor]:
             done.value()  # re-raises an error of the reduction
             return tensors
 
-        work: dist.Work = _create_work_from_future(self._sums.begin(tensors[0]).then(finish))
+        work: dist.Work = _create_work_from_future(self._all_reduce.start(tensors[0]).then(finish))
         return work
 
     @untraced
@@ -228,9 +224,11 @@ def create(options: BackendOptions, _: object) -> SMDDPProcessGroup:
         SageMakerJobError: If an environment variable of SMDDP or of the reduction is malformed.
 
     """
-    sums = None if options.global_ranks_in_group else Sums.from_environment(options.timeout)
+    all_reduce = None if options.global_ranks_in_group else PlannedAllReduce.from_environment(options.timeout)
     job = SageMakerJob.from_environment()
     engines = job_engines(dataclasses.replace(job, smddp_version=job.smddp_version or NEWEST))
     if options.global_ranks_in_group:  # torch names the members of every group but the default one
         SMDDPProcessGroup.refuse("new_group", is_strict() and engines.sub_groups.refused)
-    return SMDDPProcessGroup(options.store, options.group_rank, options.group_size, options.timeout, engines, sums)
+    return SMDDPProcessGroup(
+        options.store, options.group_rank, options.group_size, options.timeout, engines, all_reduce
+    )

@@ -12,16 +12,18 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from lightning_sagemaker._compat.dtensor import local_of
 from lightning_sagemaker.parallel import delayed, gradients
 from lightning_sagemaker.parallel.degrees import PipelineError
 from lightning_sagemaker.parallel.engine import share_results
+from lightning_sagemaker.parallel.groups import broadcast_from_first
 from lightning_sagemaker.parallel.model import PipelinedModel
 from lightning_sagemaker.parallel.overlap import OverlappedReduction
 from lightning_sagemaker.smdistributed.modelparallel.torch.hooks import Hooks
-from lightning_sagemaker.smdistributed.modelparallel.torch.own_parts import OwnParts, broadcast_weights, load_present
+from lightning_sagemaker.smdistributed.modelparallel.torch.own_parts import OwnParts, load_present
 from lightning_sagemaker.smdistributed.modelparallel.torch.partition import assigned_ends, named_as_in_aws, shared_plan
 from lightning_sagemaker.smdistributed.modelparallel.torch.passes import Passes, Replicas
-from lightning_sagemaker.smdistributed.modelparallel.torch.sharded import ShardedParameters, local_of
+from lightning_sagemaker.smdistributed.modelparallel.torch.sharded import ShardedParameters
 from lightning_sagemaker.smdistributed.modelparallel.torch.state_mod import state
 from lightning_sagemaker.smdistributed.modelparallel.torch.step import moved
 
@@ -103,7 +105,7 @@ class DistributedModel(OwnParts, Passes, Hooks, nn.Module):
         if self._is_alone:
             delayed.materialize(self.module)
             self.module.to(state.device)
-            broadcast_weights(self.module, state.groups.groups["RDP"])
+            broadcast_from_first([*self.module.parameters(), *self.module.buffers()], state.groups.groups["RDP"])
             if state.groups.degrees.shard > 1:
                 self.sharded = ShardedParameters(self.module, state.groups.degrees, state.device)
 
@@ -136,9 +138,7 @@ class DistributedModel(OwnParts, Passes, Hooks, nn.Module):
         """
         self._is_in_step = True
         try:
-            kept = [parameter.grad for parameter in self.own]
-            for parameter in self.own:
-                parameter.grad = None
+            kept = gradients.swap_gradients(self.own)
             if self._is_alone:
                 self.call_after_partition(state.optimizer)
                 results = [step(microbatch) for microbatch in microbatches]
@@ -211,8 +211,7 @@ class DistributedModel(OwnParts, Passes, Hooks, nn.Module):
             self._pending, found = found, [None] * len(own)
         else:
             self._pending = None
-        for parameter, gradient in zip(own, found, strict=True):
-            parameter.grad = gradient
+        gradients.swap_gradients(own, found)
         if self._pending is None and torch.is_grad_enabled():
             if self._reduction is not None:
                 self._reduction.finish()
@@ -220,8 +219,7 @@ class DistributedModel(OwnParts, Passes, Hooks, nn.Module):
                 self._pipeline.reduce_gradients()
             elif self.sharded is None:  # else each backward pass has reduced them
                 gradients.average(own, state.groups.groups["RDP"])
-        for parameter, gradient in zip(own, gradients.sums([one.grad for one in own], kept), strict=True):
-            parameter.grad = gradient
+        gradients.swap_gradients(own, gradients.sums([one.grad for one in own], kept))
 
     def state_dict(  # type: ignore[override]  # with an option more
         self, *args: Any, gather_to_rank0: bool = False, **kwargs: Any

@@ -10,9 +10,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from lightning_sagemaker._compat.dtensor import local_of
+from lightning_sagemaker._compat.param_groups import parameters_in
 from lightning_sagemaker.parallel.optimizer_scope import check_scope
 from lightning_sagemaker.smdistributed.modelparallel.torch.model import IS_PARTIAL
-from lightning_sagemaker.smdistributed.modelparallel.torch.sharded import ShardedParameters, local_of
+from lightning_sagemaker.smdistributed.modelparallel.torch.sharded import ShardedParameters
 from lightning_sagemaker.smdistributed.modelparallel.torch.state_mod import state
 
 if TYPE_CHECKING:
@@ -149,7 +151,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             dist.all_gather_object(parts, content["state"], group=state.groups.cpu_groups["PP"])
             content["state"] = {index: entry for part in reversed(parts) for index, entry in part.items()}
         if is_cut:
-            parameters = [parameter for group in self.param_groups for parameter in group["params"]]
+            parameters = parameters_in(self.param_groups)
             content["state"] = {
                 index: {key: state.model.part_of(parameters[index], value) for key, value in entry.items()}
                 for index, entry in content["state"].items()

@@ -114,15 +114,6 @@ class OwnParts:
         return merged[0]
 
 
-@torch.no_grad()
-def broadcast_weights(module: nn.Module, group: dist.ProcessGroup) -> None:
-    """Send the parameters and buffers of a group's first process to the others. Collective over the group."""
-    if dist.get_world_size(group) > 1:
-        source = dist.get_global_rank(group, 0)
-        for tensor in [*module.parameters(), *module.buffers()]:
-            dist.broadcast(tensor.data, source, group)
-
-
 def load_present(module: nn.Module, content: Mapping[str, object], absent: Collection[str], strict: bool) -> object:
     """Load this process's part of a model's state.
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Shard
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from lightning_sagemaker._compat.param_groups import parameters_in
 from lightning_sagemaker.parallel.degrees import ParallelConfigError, ParallelDegrees
 from lightning_sagemaker.parallel.sharding import clip_norm, make_mesh, shard_module
 from lightning_sagemaker.parallel.tensor import map_state
@@ -77,18 +78,13 @@ class ShardedParameters:
 
     def map_optimizer(self, optimizer: torch.optim.Optimizer, change: Callable[[Tensor], Tensor]) -> StateDict:
         """An optimizer's state with ``change`` applied to its tensors."""
-        return map_state(optimizer.state_dict(), _parameters(optimizer), lambda _, value: change(value))
+        return map_state(optimizer.state_dict(), parameters_in(optimizer.param_groups), lambda _, value: change(value))
 
     def optimizer_state(
         self, optimizer: torch.optim.Optimizer, content: Mapping[str, object], is_partial: bool
     ) -> StateDict:
         """A state that the optimizer can load, from full tensors or from this process's shards."""
-        return map_state(content, _parameters(optimizer), shard_of if is_partial else part_of)
-
-
-def local_of(value: T) -> T | Tensor:
-    """This process's shard of a tensor; other values unchanged."""
-    return value.to_local() if isinstance(value, DTensor) else value
+        return map_state(content, parameters_in(optimizer.param_groups), shard_of if is_partial else part_of)
 
 
 def whole_of(value: T) -> T | Tensor:
@@ -128,7 +124,3 @@ def shard_of(parameter: Tensor, local: T) -> T | Tensor:
         shape=parameter.shape,
         stride=parameter.stride(),
     )
-
-
-def _parameters(optimizer: torch.optim.Optimizer) -> Iterable[nn.Parameter]:
-    return [parameter for group in optimizer.param_groups for parameter in group["params"]]

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from lightning_sagemaker.collectives import ending
+from lightning_sagemaker.collectives import clean_exit
 from lightning_sagemaker.job import SageMakerJob
 from lightning_sagemaker.job.source import is_true
 from lightning_sagemaker.parallel.degrees import ParallelConfigError, ParallelDegrees
@@ -129,10 +129,10 @@ class State:
         degrees, notes = ParallelDegrees.from_parameters(parameters)
         degrees.replicas(job.world_size or 1)
         _check_sharding(degrees, job.world_size or 1)
-        ending.register()
+        clean_exit.register()
         if not dist.is_initialized():
             init_process_group(job)
-            ending.register(dist.get_backend())  # scripts do not destroy what they have not made
+            clean_exit.register(dist.get_backend())  # scripts do not destroy what they have not made
         self._groups = ParallelGroups.build(degrees)
         self.objects = dist.new_group(backend="gloo")
         self.cfg = Config(

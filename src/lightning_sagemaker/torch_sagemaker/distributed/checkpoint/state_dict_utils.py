@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch.distributed.checkpoint.state_dict import _init_optim_state
 from torch.distributed.fsdp import FullyShardedDataParallel, OptimStateDictConfig, StateDictConfig, StateDictType
-from torch.distributed.tensor import DTensor
+
+from lightning_sagemaker._compat.dtensor import local_of
 
 if TYPE_CHECKING:
     from torch import nn
@@ -87,9 +88,5 @@ def init_optim_state(optimizer: torch.optim.Optimizer, skip_empty_param: bool = 
     """
     _init_optim_state(optimizer)
     if skip_empty_param:
-        for parameter in [parameter for parameter in optimizer.state if not _local(parameter).numel()]:
+        for parameter in [parameter for parameter in optimizer.state if not local_of(parameter).numel()]:
             del optimizer.state[parameter]
-
-
-def _local(parameter: torch.Tensor) -> torch.Tensor:
-    return parameter.to_local() if isinstance(parameter, DTensor) else parameter

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What every rank runs of scripts on the shim whose sums are reduced as a variable says; hosts of two processes each.
 
-``sums_worker.py OUT_DIR`` writes ``OUT_DIR/rank-R.json``.
+``all_reduce_worker.py OUT_DIR`` writes ``OUT_DIR/rank-R.json``.
 """
 
 import hashlib

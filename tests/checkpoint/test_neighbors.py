@@ -8,12 +8,12 @@ import pytest
 
 from tests.conftest import fork_ranks
 
-WORKER = Path(__file__).with_name("neighbours_worker.py")
+WORKER = Path(__file__).with_name("neighbors_worker.py")
 
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("neighbours")
+    folder = tmp_path_factory.mktemp("neighbors")
     fork_ranks(WORKER, folder, processes=4, timeout=60)
     return json.loads((folder / "results.json").read_text())
 
@@ -31,7 +31,7 @@ def test_the_only_host_cannot(results):
     assert results["one host"] == {"a": {"step": None, "fetched": None, "whole": True}}
 
 
-def test_hosts_that_are_not_neighbours_can_be_replaced_together(results):
+def test_hosts_that_are_not_neighbors_can_be_replaced_together(results):
     recovered = {"step": 2, "fetched": 2, "whole": True}
     assert results["four hosts"] == {
         "ac": recovered,

@@ -24,7 +24,7 @@ _LEAST = 64 * 2**10
 """Minimum bytes of a tensor that is reduced this way; smaller ones are bound by latency."""
 
 
-class Sums:
+class PlannedAllReduce:
     """Sums large floating-point tensors over all processes.
 
     Process groups are created, and a plan is chosen, for the first tensor, whose size is the same on all ranks.
@@ -42,7 +42,7 @@ class Sums:
         self._has_chosen = self._is_choosing = False
 
     @classmethod
-    def from_environment(cls, timeout: timedelta) -> Sums | None:
+    def from_environment(cls, timeout: timedelta) -> PlannedAllReduce | None:
         """Read the process's variables; None if they leave the group's own all-reduce in use.
 
         Args:
@@ -56,8 +56,8 @@ class Sums:
         compression = _one_of(COMPRESSION, tuple(WIRE))
         return None if (reduction, compression) == (FLAT, None) else cls(reduction, compression, timeout)
 
-    def takes(self, tensor: Tensor) -> bool:
-        """Whether :meth:`begin` supports a tensor. The first call with a large tensor is collective."""
+    def supports(self, tensor: Tensor) -> bool:
+        """Whether :meth:`start` supports a tensor. The first call with a large tensor is collective."""
         if self._is_choosing or not tensor.is_floating_point() or not tensor.is_contiguous() or tensor.nbytes < _LEAST:
             return False
         if not self._has_chosen:
@@ -66,7 +66,7 @@ class Sums:
             self._is_choosing, self._has_chosen = False, True
         return self._reducer is not None
 
-    def begin(self, tensor: Tensor) -> torch.futures.Future[Tensor]:
+    def start(self, tensor: Tensor) -> torch.futures.Future[Tensor]:
         """Start to replace a tensor by its sum over all processes."""
         assert self._reducer is not None
         return self._reducer.reduce(tensor.view(-1))

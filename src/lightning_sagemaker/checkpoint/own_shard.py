@@ -11,7 +11,7 @@ from pathlib import Path
 from torch.distributed.checkpoint import FileSystemWriter, SavePlan, SavePlanner
 from torch.distributed.checkpoint.storage import WriteResult
 
-from lightning_sagemaker.checkpoint.find import file_sum
+from lightning_sagemaker.checkpoint.integrity import size_and_checksum
 from lightning_sagemaker.checkpoint.s3 import SCHEME, S3CheckpointIO
 
 Written = tuple[list[WriteResult], dict[str, list[int]]]
@@ -20,7 +20,7 @@ UNFINISHED = ".part"
 """Suffix of a folder that is being written."""
 
 
-class OwnPart:
+class OwnShard:
     """Writes the shard of this process, to a local folder or to S3.
 
     Args:
@@ -47,7 +47,7 @@ class OwnPart:
 
     def put(self, path: Path) -> list[int]:
         """Move a complete file to its destination; returns its size and checksum."""
-        return self._remote().put_part(self.place, path) if self.is_remote else file_sum(path)
+        return self._remote().put_part(self.place, path) if self.is_remote else size_and_checksum(path)
 
     def remove(self) -> None:
         """Remove the local files, unless they have been renamed into place."""

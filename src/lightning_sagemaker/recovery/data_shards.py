@@ -18,7 +18,7 @@ from torch.utils.data import BatchSampler, DataLoader, DistributedSampler
 from lightning_sagemaker.callbacks.fit_entries import Positions
 from lightning_sagemaker.recovery.common_order import draw_together, is_wrapped, samples_of
 from lightning_sagemaker.recovery.refused import CannotRecover
-from lightning_sagemaker.recovery.seeds import with_seed
+from lightning_sagemaker.recovery.seeds import seeded_batch
 
 _SAMPLERS_RANK = re.compile(r"(batch_)?sampler\..*\brank$")
 EVALUATION = -1
@@ -95,15 +95,10 @@ def loader_of(loader: Any, shard: int, begin: int, seeds: tuple[int, int]) -> It
     keep = ("num_workers", "collate_fn", "pin_memory", "timeout", "worker_init_fn", "multiprocessing_context")
     settings = {name: getattr(loader, name) for name in keep}
     found = enumerate(batches_of(loader, shard, begin), begin)
-    batches = cast("list[list[int]]", [with_place(batch, number, shard, *seeds) for number, batch in found])
+    batches = cast("list[list[int]]", [seeded_batch(batch, *seeds, number, shard) for number, batch in found])
     if loader.batch_size is None and loader.batch_sampler is None:  # its sampler returns complete batches
         return iter(DataLoader(loader.dataset, sampler=batches, batch_size=None, **settings))
     return iter(DataLoader(loader.dataset, batch_sampler=batches, **settings))
-
-
-def with_place(batch: object, number: int, shard: int, seed: int, epoch: int) -> object:
-    """The indices of a batch, whose data loading is seeded by its position, whichever rank loads it."""
-    return with_seed(batch, seed, (epoch << 32) + number, shard)
 
 
 def as_shard(positions: Positions, shard: int) -> None:
@@ -143,7 +138,7 @@ class _Sharded:
     def __iter__(self) -> Iterator[Any]:
         for shard in self._shards.now():
             for number, batch in enumerate(islice(self._of(shard), self._limit)):
-                yield with_place(batch, number, shard, self._seed, EVALUATION)
+                yield seeded_batch(batch, self._seed, EVALUATION, number, shard)
 
     def __len__(self) -> int:
         return self._limit * len(self._shards.now())

@@ -9,7 +9,8 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
-from lightning_sagemaker._compat.sharding import with_local
+from lightning_sagemaker._compat.dtensor import with_local
+from lightning_sagemaker._compat.param_groups import parameters_in
 
 _SHARD = "shard of a DTensor"
 """Marks a shard, in a tuple with its tensor."""
@@ -45,7 +46,7 @@ def decode_states(state: dict[str, Any], optimizer: Optimizer) -> dict[str, Any]
         optimizer: The optimizer of this rank.
 
     """
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    parameters = parameters_in(optimizer.param_groups)
     states = {
         number: {name: _decoded(value, parameters[number]) for name, value in values.items()}
         for number, values in state["state"].items()

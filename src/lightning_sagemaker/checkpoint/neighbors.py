@@ -20,7 +20,7 @@ _CHUNK = 256 * 2**20
 """Maximum bytes of one message."""
 
 
-class Neighbours:
+class Neighbors:
     """Sends and receives files between neighboring hosts.
 
     Args:

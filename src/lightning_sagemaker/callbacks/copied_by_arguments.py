@@ -7,10 +7,10 @@ from collections.abc import Callable
 from functools import wraps
 
 
-class AsMade:
+class CopiedByArguments:
     """Mixin of a callback: a copy has its arguments, and no state of a fit, such as Trainer, threads or signal handlers."""
 
-    _made_with: tuple[tuple[object, ...], dict[str, object]] | None = None
+    _init_arguments: tuple[tuple[object, ...], dict[str, object]] | None = None
 
     def __init_subclass__(cls) -> None:
         """Record the arguments of the outermost ``__init__``, also of a script's subclasses."""
@@ -20,7 +20,7 @@ class AsMade:
 
     def __getstate__(self) -> object:
         """The arguments."""
-        return self._made_with
+        return self._init_arguments
 
     def __setstate__(self, state: tuple[tuple[object, ...], dict[str, object]]) -> None:
         """Initialize the copy with the arguments."""
@@ -31,8 +31,8 @@ class AsMade:
 
 def _noting(make: Callable[..., None]) -> Callable[..., None]:
     @wraps(make)
-    def noting(self: AsMade, *arguments: object, **named: object) -> None:
-        self._made_with = self._made_with or (arguments, named)
+    def noting(self: CopiedByArguments, *arguments: object, **named: object) -> None:
+        self._init_arguments = self._init_arguments or (arguments, named)
         make(self, *arguments, **named)
 
     return noting

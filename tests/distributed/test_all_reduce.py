@@ -7,7 +7,7 @@ import pytest
 
 from tests.conftest import fork_ranks, read_ranks
 
-WORKER = Path(__file__).with_name("sums_worker.py")
+WORKER = Path(__file__).with_name("all_reduce_worker.py")
 BF16, FP16 = 2**-8, 2**-11
 """Largest relative error of one rounding."""
 WAYS = ("hierarchical", "hierarchical bf16", "flat fp16", "auto")

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 
-from lightning_sagemaker._compat.connectors import callback_states, restore_callback_states
+from lightning_sagemaker._compat.callback_states import callback_states, restore_callback_states
 
 
 def test_a_state_that_is_set_again_is_the_one_that_was_kept(tmp_path):

@@ -11,25 +11,18 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
 
-from lightning_sagemaker._compat.dcp import read_whole
-from lightning_sagemaker.checkpoint.atomic_write import CheckpointError
-from lightning_sagemaker.checkpoint.find import META, SUMS, file_sum, fits_before, write_sums
-from lightning_sagemaker.checkpoint.part_names import OPTIMIZER, by_name
+from lightning_sagemaker.checkpoint.find import fits_before
+from lightning_sagemaker.checkpoint.integrity import CHECKSUMS, size_and_checksum, write_checksums
 from lightning_sagemaker.checkpoint.s3 import SCHEME, S3CheckpointIO
 from lightning_sagemaker.collectives.agreement import from_first, of_all, run_and_sync_errors
 
 if TYPE_CHECKING:
-    from lightning_sagemaker._types import Checkpoint, CheckpointIO, PathLike, StateDict
+    from lightning_sagemaker._types import Checkpoint, CheckpointIO, PathLike
 
 
-_GROUPS = "param_groups"
-
-
-class CheckpointParts:
+class ShardedCheckpointer:
     """Writes and reads sharded checkpoints; its methods are collective.
 
     Each process reports the size and checksum of the files that it wrote, and the first saves them last. For an
@@ -69,8 +62,8 @@ class CheckpointParts:
         folder = _scratch() if is_remote else Path(place)
 
         def prepare() -> None:
-            if is_first and (folder / SUMS).is_file():  # of an earlier checkpoint
-                (folder / SUMS).unlink()
+            if is_first and (folder / CHECKSUMS).is_file():  # of an earlier checkpoint
+                (folder / CHECKSUMS).unlink()
 
         run_and_sync_errors(prepare)
         try:
@@ -79,7 +72,7 @@ class CheckpointParts:
 
             def send() -> None:
                 for path in _own(folder):
-                    own[path.name] = self.remote.put_part(place, path) if is_remote else file_sum(path)
+                    own[path.name] = self.remote.put_part(place, path) if is_remote else size_and_checksum(path)
 
             run_and_sync_errors(send)
             sums = {name: facts for part in of_all(own, dist.get_world_size()) for name, facts in part.items()}
@@ -88,7 +81,7 @@ class CheckpointParts:
                 if is_first and is_remote:
                     self.remote.finish_parts(place, step, sums, fits_before(checkpoint))
                 elif is_first:
-                    write_sums(folder, sums)
+                    write_checksums(folder, sums)
 
             run_and_sync_errors(finish)
         finally:
@@ -121,70 +114,6 @@ class CheckpointParts:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def write_stages(checkpoint: Checkpoint, folder: Path) -> None:
-    """Write a checkpoint whose weights and optimizer states are those of this process's pipeline stages. Collective.
-
-    The rest is written last: a folder without it is incomplete.
-
-    Args:
-        checkpoint: Checkpoint as Lightning collects it; its sharded entries are removed.
-        folder: Output folder; created if missing.
-
-    """
-    is_first = dist.get_rank() == 0
-    optimizers = checkpoint.pop("optimizer_states", [])
-    states = by_name({str(index): entry for index, entry in state["state"].items()} for state in optimizers)
-    parts: StateDict = {"state_dict": checkpoint.pop("state_dict"), **states}
-    checkpoint[_GROUPS] = [state[_GROUPS] for state in optimizers]
-
-    def prepare() -> None:
-        if is_first:
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / META).unlink(missing_ok=True)
-
-    def finish() -> None:
-        if is_first:
-            temporary = folder / f".{META}"
-            torch.save(checkpoint, temporary)
-            temporary.replace(folder / META)
-
-    run_and_sync_errors(prepare)
-    dcp.save(parts, checkpoint_id=folder)  # raises on all processes, too
-    run_and_sync_errors(finish)
-
-
-def read_checkpoint(path: Path) -> Checkpoint:
-    """Read a complete checkpoint of Lightning's Trainer, on the CPU, in the format of its single-process strategies.
-
-    Args:
-        path: Checkpoint file, or folder of a sharded checkpoint.
-
-    Raises:
-        CheckpointError: If the checkpoint is incomplete, or not Lightning's.
-
-    """
-    meta = path / META if path.is_dir() else path
-    if not meta.is_file():
-        raise CheckpointError(
-            f"{path} is not a file, and holds no {META}: it is not a Lightning checkpoint, or saving was interrupted. HINT:"
-            " resume from another checkpoint."
-        )
-    checkpoint: Checkpoint = torch.load(meta, map_location="cpu", weights_only=True)
-    if path.is_dir():
-        parts: Checkpoint = read_whole(path)
-        checkpoint["state_dict"] = parts["state_dict"]
-        groups = checkpoint.pop(_GROUPS, None)  # of pipeline stages, whose parts have the states only
-        if groups is None:
-            names = sorted((name for name in parts if name.startswith(OPTIMIZER)), key=_number)
-            checkpoint["optimizer_states"] = [_by_number(parts[name]) for name in names]
-        else:
-            states = [(parts.get(name, {}), own) for name, own in by_name(groups).items()]  # SGD has no state
-            checkpoint["optimizer_states"] = [_of_stages(*pair) for pair in states]
-    if not isinstance(checkpoint, dict) or "state_dict" not in checkpoint:
-        raise CheckpointError(f"{path} holds no state_dict. HINT: name a checkpoint that a Trainer has written.")
-    return checkpoint
-
-
 def _scratch() -> Path:
     """A temporary folder with the same name on all processes; hosts need not share it."""
     return Path(tempfile.gettempdir(), str(from_first(f"lightning-sagemaker-{uuid.uuid4().hex}")))
@@ -196,19 +125,3 @@ def _own(folder: Path) -> list[Path]:
     own = [path for path in files if path.name.startswith(f"__{dist.get_rank()}_")]
     rest = [path for path in files if not path.name.startswith("__")] if dist.get_rank() == 0 else []
     return [*own, *rest]
-
-
-def _number(name: str) -> int:
-    return int(name.removeprefix(OPTIMIZER))
-
-
-def _by_number(state: Checkpoint) -> StateDict:
-    """An optimizer's state by parameter index, in the order of its groups, instead of by name."""
-    names = [name for group in state[_GROUPS] for name in group["params"]]
-    numbers = {name: number for number, name in enumerate(names)}
-    groups = [{**group, "params": [numbers[name] for name in group["params"]]} for group in state[_GROUPS]]
-    return {"state": {numbers[name]: entry for name, entry in state.get("state", {}).items()}, _GROUPS: groups}
-
-
-def _of_stages(state: Checkpoint, groups: object) -> StateDict:
-    return {"state": {int(number): entry for number, entry in state.items()}, _GROUPS: groups}

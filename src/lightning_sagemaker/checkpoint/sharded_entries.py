@@ -20,6 +20,6 @@ def by_name(optimizers: Iterable[T]) -> dict[str, T]:
     return {f"{OPTIMIZER}{number}": one for number, one in enumerate(optimizers)}
 
 
-def parts_of(checkpoint: Checkpoint) -> StateDict:
+def pop_sharded_entries(checkpoint: Checkpoint) -> StateDict:
     """Remove the sharded entries from a checkpoint that Lightning has collected, and return them."""
     return {"state_dict": checkpoint.pop("state_dict"), **by_name(checkpoint.pop("optimizer_states", []))}

@@ -16,7 +16,7 @@ import torch
 from tests.conftest import fork_ranks
 from tests.recovery.logged import logged
 
-SCRIPT = Path(__file__).parent / "step_collectives.py"
+SCRIPT = Path(__file__).parent / "collectives_in_step.py"
 
 
 def run(folder: Path, program: list[str], *arguments: str) -> tuple[list[dict[str, Any]], str]:
@@ -30,7 +30,7 @@ def run(folder: Path, program: list[str], *arguments: str) -> tuple[list[dict[st
 
 
 def test_collectives_are_refused_and_logged_values_added():
-    fork_ranks(Path(__file__).parent / "apart_worker.py", processes=2)
+    fork_ranks(Path(__file__).parent / "step_collectives_worker.py", processes=2)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="ranks are supervised on Linux")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks of several hosts keep each other's files: ``neighbours_worker.py OUT_DIR``; hosts are folders."""
+"""Ranks of several hosts keep each other's files: ``neighbors_worker.py OUT_DIR``; hosts are folders."""
 
 import json
 import os
@@ -8,10 +8,10 @@ from pathlib import Path
 
 import torch.distributed as dist
 
-from lightning_sagemaker.checkpoint import neighbours
+from lightning_sagemaker.checkpoint import neighbors
 from lightning_sagemaker.checkpoint.host_memory import HostMemory, RankFile, newest_complete
-from lightning_sagemaker.checkpoint.neighbours import Neighbours
-from lightning_sagemaker.collectives import ending
+from lightning_sagemaker.checkpoint.neighbors import Neighbors
+from lightning_sagemaker.collectives import clean_exit
 from lightning_sagemaker.collectives.agreement import of_all
 
 LAYOUTS = {
@@ -32,7 +32,7 @@ def run(folder: Path, hosts: str, rank: int) -> dict:
     """Steps 1 to 3 are exchanged, in step 3 a rank could not write; then each host in turn is replaced."""
     memory = HostMemory(folder / hosts[rank])
     found = {}
-    kept = Neighbours(memory, rank, list(hosts), None)
+    kept = Neighbors(memory, rank, list(hosts), None)
     for step in (1, 2, 3):
         file = RankFile(step, rank, len(hosts))
         can = not (step == 3 and rank == 1)
@@ -57,7 +57,7 @@ def run(folder: Path, hosts: str, rank: int) -> dict:
 def full(folder: Path, rank: int) -> list[str]:
     """Two ranks lack their file, and the memory of one is full, whose host has the other's: what each has in the end."""
     memory = HostMemory(folder / str(rank))
-    kept, file = Neighbours(memory, rank, ["a", "b", "c", "d"], None), RankFile(1, rank, 4)
+    kept, file = Neighbors(memory, rank, ["a", "b", "c", "d"], None), RankFile(1, rank, 4)
     kept.exchange(file, memory.write(file, lambda new: new.write_bytes(content(rank, 1))))
     dist.barrier()
     if rank in (0, 3):  # the first still has the last one's
@@ -80,14 +80,14 @@ def _no_space(*_: object) -> Path:
 def main(folder: Path) -> None:
     dist.init_process_group("gloo")
     rank = dist.get_rank()
-    neighbours._CHUNK = 700  # bytes: several messages for each file
+    neighbors._CHUNK = 700  # bytes: several messages for each file
     results = {name: run(folder / name, hosts, rank) for name, hosts in LAYOUTS.items()}
     results["a full host"] = full(folder / "full", rank)
     if rank == 0:
         (folder / "new").write_text(json.dumps(results))
         os.replace(folder / "new", folder / "results.json")
     dist.barrier()
-    ending.let_threads_finish()
+    clean_exit.let_threads_finish()
     dist.destroy_process_group()
 
 

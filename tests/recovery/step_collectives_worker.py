@@ -13,8 +13,8 @@ from torch.distributed import _functional_collectives as functional_collectives
 from torch.distributed.nn import functional
 
 from lightning_sagemaker._compat.default_group import alone_in_default_group, refusing_collectives
-from lightning_sagemaker.collectives import ending
-from lightning_sagemaker.recovery.apart import NeedsAllRanks, StepReductions
+from lightning_sagemaker.collectives import clean_exit
+from lightning_sagemaker.recovery.step_collectives import NeedsAllRanks, StepReductions
 
 ONE = torch.ones(2)
 COLLECTIVES: dict[str, Callable[[], object]] = {
@@ -107,5 +107,5 @@ if __name__ == "__main__":
     refuse_functional_ones_too()
     call_alone()
     add()
-    ending.let_threads_finish()
+    clean_exit.let_threads_finish()
     dist.destroy_process_group()

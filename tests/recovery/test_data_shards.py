@@ -25,9 +25,9 @@ from torch.utils.data import (
 from lightning_sagemaker.data.batches import EvaluationBatches, TrainingBatches
 from lightning_sagemaker.data.captured import Capture
 from lightning_sagemaker.data.tracked import release, watch
-from lightning_sagemaker.recovery import shards
+from lightning_sagemaker.recovery import data_shards
 from lightning_sagemaker.recovery.coordinator_client import RecoveryError
-from lightning_sagemaker.recovery.seeds import seed_batch
+from lightning_sagemaker.recovery.seeds import seed_batch, seeded_batch
 
 DATA = TensorDataset(torch.arange(103))
 
@@ -44,7 +44,7 @@ def samples(batches: Any) -> list[list[int]]:
 
 @pytest.mark.parametrize(("order", "expected"), [([0, 1, 2, 3], {}), ([2, 0], {2: [1], 0: [3]}), ([3], {3: [0, 1, 2]})])
 def test_each_missing_rank_is_replaced_by_one(order, expected):
-    found = shards.adopted(order, 4)
+    found = data_shards.adopted(order, 4)
     assert {rank: taken for rank, taken in found.items() if taken} == expected
     assert sorted(chain(order, *found.values())) == [0, 1, 2, 3]
 
@@ -53,7 +53,7 @@ def test_each_missing_rank_is_replaced_by_one(order, expected):
 @pytest.mark.parametrize("begin", [0, 5])
 def test_batches_of_another_rank_are_those_that_its_loader_gives(begin, workers):
     other = samples(loader_of(2, 3))[begin:]
-    assert samples(shards.loader_of(loader_of(0, 3, num_workers=workers), 2, begin, (0, 0))) == other
+    assert samples(data_shards.loader_of(loader_of(0, 3, num_workers=workers), 2, begin, (0, 0))) == other
 
 
 class Noisy(torch.utils.data.Dataset[Any]):
@@ -79,17 +79,17 @@ def test_what_data_draws_is_the_same_whichever_rank_loads_it(workers):
     own = DataLoader(Noisy(), 4, sampler=sampler(2), collate_fn=masked, **workers)
     other = DataLoader(Noisy(), 4, sampler=sampler(0), collate_fn=masked)
     loader, watched = watch(own, print)
-    watched.mark = lambda batch, number: shards.with_place(batch, number, 2, 7, 1)
+    watched.mark = lambda batch, number: seeded_batch(batch, 7, 1, number, 2)
     found = list(loader)
-    adopted = list(shards.loader_of(other, 2, 5, (7, 1)))
+    adopted = list(data_shards.loader_of(other, 2, 5, (7, 1)))
     assert len(adopted) == len(found) - 5
     for (samples_of_own, draws_of_own), (samples_of_other, draws) in zip(found[5:], adopted, strict=True):
         torch.testing.assert_close(samples_of_own, samples_of_other, rtol=0, atol=0)
         torch.testing.assert_close(draws_of_own, draws, rtol=0, atol=0)
     assert len({tuple(draws.tolist()) for _, draws in found}) == len(found)
     evaluation = [DataLoader(Noisy(), 4, sampler=sampler(rank), collate_fn=masked, **workers) for rank in (0, 2)]
-    shards.evaluate_shards(evaluation[0], lambda: [0, 2], 7)
-    shards.evaluate_shards(evaluation[1], lambda: [2], 7)
+    data_shards.evaluate_shards(evaluation[0], lambda: [0, 2], 7)
+    data_shards.evaluate_shards(evaluation[1], lambda: [2], 7)
     both = [[batch.tolist() for batch, _ in one] for one in evaluation]
     assert both[0][9:] == both[1]
     release(loader)
@@ -102,15 +102,15 @@ def test_and_so_are_those_of_a_recipe():
         return made
 
     loader = DataLoader(list(range(2000 * 3)), sampler=sampler(0), batch_size=None, collate_fn=list)
-    assert list(shards.batches_of(loader, 1, 7)) == list(sampler(1).iterate_from(7))
+    assert list(data_shards.batches_of(loader, 1, 7)) == list(sampler(1).iterate_from(7))
 
 
 @pytest.mark.parametrize("workers", [{}, {"num_workers": 1}, {"num_workers": 1, "persistent_workers": True}])
 def test_evaluation_takes_each_shard_once(workers):
     loader, mine = loader_of(0, 3, shuffle=False, **workers), [0]
     samples(loader)  # as in a sanity check
-    shards.evaluate_shards(loader, lambda: mine, 0)
-    shards.evaluate_shards(loader, lambda: mine, 0)  # a second validation
+    data_shards.evaluate_shards(loader, lambda: mine, 0)
+    data_shards.evaluate_shards(loader, lambda: mine, 0)  # a second validation
     assert (samples(loader), len(loader)) == (samples(loader_of(0, 3, shuffle=False)), 9)
     mine = [0, 2]
     assert samples(loader) == [*samples(loader_of(0, 3, shuffle=False)), *samples(loader_of(2, 3, shuffle=False))]
@@ -120,7 +120,7 @@ def test_evaluation_takes_each_shard_once(workers):
 @pytest.mark.parametrize(("limit", "expected"), [(1, 1), (4, 4), (100, 9), (1.0, 9), (0.5, 4)])
 def test_a_limit_holds_for_each_shard(limit, expected):
     loader, mine = loader_of(0, 3, shuffle=False), [0, 2]
-    assert shards.evaluate_shards(loader, lambda: mine, 0, limit)
+    assert data_shards.evaluate_shards(loader, lambda: mine, 0, limit)
     parts = [samples(loader_of(shard, 3, shuffle=False))[:expected] for shard in mine]
     assert samples(loader) == [*parts[0], *parts[1]]
     assert len(loader) == 2 * expected
@@ -131,7 +131,7 @@ def test_the_recipes_batches_of_another_shard_are_evaluated():
     alone = EvaluationBatches(103, 4, lengths=sizes)
     loader = DataLoader(DATA, sampler=EvaluationBatches(103, 4, 3, 1, lengths=sizes), batch_size=None)
     assert len(loader) == 9
-    shards.evaluate_shards(loader, lambda: [1, 0, 2], 0)
+    data_shards.evaluate_shards(loader, lambda: [1, 0, 2], 0)
     assert len(loader) == 27
     found = [number for batch in loader.sampler for number in batch if number >= 0]
     assert sorted(found) == sorted(number for batch in alone for number in batch if number >= 0) == list(range(103))
@@ -139,7 +139,7 @@ def test_the_recipes_batches_of_another_shard_are_evaluated():
 
 def test_data_that_is_not_dealt_is_evaluated_by_all():
     loader = DataLoader(DATA, batch_size=4)
-    shards.evaluate_shards(loader, lambda: [0, 1], 0)
+    data_shards.evaluate_shards(loader, lambda: [0, 1], 0)
     assert len(loader) == 26
     assert sorted(chain(*samples(loader))) == list(range(103))
 
@@ -154,12 +154,12 @@ def test_data_that_is_not_dealt_is_evaluated_by_all():
 )
 def test_an_order_that_nobody_else_knows_is_refused(loader):
     with pytest.raises(RecoveryError, match=r"the training data comes from a .*unlike those of a DataLoader"):
-        shards.deal(loader, 0)
+        data_shards.deal(loader, 0)
 
 
 def test_known_orders_are_taken():
-    shards.deal(loader_of(0, 2), 0)
-    shards.deal(DataLoader(DATA, sampler=TrainingBatches(100, 4), batch_size=None), 0)
+    data_shards.deal(loader_of(0, 2), 0)
+    data_shards.deal(DataLoader(DATA, sampler=TrainingBatches(100, 4), batch_size=None), 0)
 
 
 class Shuffled(Sampler[int]):
@@ -182,8 +182,8 @@ def test_ranks_draw_one_order_of_a_sampler_of_the_scripts_own(make):
     for rank in range(3):
         wrapper = DistributedSamplerWrapper(make(), num_replicas=3, rank=rank, shuffle=True, seed=5)
         loaders.append(DataLoader(DATA, batch_size=4, sampler=wrapper))
-        shards.deal(loaders[-1], 7)
-        shards.deal(loaders[-1], 7)  # loaders are set up again
+        data_shards.deal(loaders[-1], 7)
+        data_shards.deal(loaders[-1], 7)  # loaders are set up again
     seen = []
     for epoch in (0, 1):
         for loader in loaders:
@@ -194,7 +194,7 @@ def test_ranks_draw_one_order_of_a_sampler_of_the_scripts_own(make):
         assert torch.equal(torch.get_rng_state(), numbers[0])
         assert random.getstate() == numbers[1]
         for other in range(3):
-            assert [list(shards.batches_of(loader, other, 2)) for loader in loaders] == [own[other][2:]] * 3
+            assert [list(data_shards.batches_of(loader, other, 2)) for loader in loaders] == [own[other][2:]] * 3
         drawn = list(loaders[0].sampler.dataset)[:103]
         dealt, whole = Counter(chain.from_iterable(chain(*own))), Counter(drawn)
         assert not whole - dealt
@@ -208,16 +208,16 @@ def test_random_numbers_follow_from_seed_batch_and_shard():
         seed_batch(*place)
         return torch.rand(()).item(), random.random(), float(np.random.rand())
 
-    first = draw(7, 3, 1)
-    assert draw(7, 3, 1) == first
-    others = [draw(8, 3, 1), draw(7, 4, 1), draw(7, 3, 2)]
+    first = draw(7, 0, 3, 1)
+    assert draw(7, 0, 3, 1) == first
+    others = [draw(8, 0, 3, 1), draw(7, 1, 3, 1), draw(7, 0, 4, 1), draw(7, 0, 3, 2)]
     assert all(a != b for other in others for a, b in zip(first, other, strict=True))
 
 
 def test_positions_of_another_rank_become_ones_own():
     captured = {"scalars": {"batch_sampler.sampler.rank": 0, "batch_sampler.sampler.seed": 5, "sampler.rank": 0}}
     positions = {"training": [{"birth": captured, "order": None, "taken": 3}, None], "validation": []}
-    shards.as_shard(positions, 2)
+    data_shards.as_shard(positions, 2)
     assert captured["scalars"] == {
         "batch_sampler.sampler.rank": 2,
         "batch_sampler.sampler.seed": 5,
@@ -236,7 +236,7 @@ def test_the_trainings_state_is_no_part_of_an_evaluations_order():
             return [0]
 
     loader, steps = loader_of(0, 2, shuffle=False), Steps()
-    shards.evaluate_shards(loader, steps.shards, 0)
+    data_shards.evaluate_shards(loader, steps.shards, 0)
     capture = Capture(loader)
     found = capture.take()
     steps.batch, steps.counter = torch.arange(4), 4

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tracks loaders whose batches cannot be skipped by their indices: they restore their own state, or are read again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from torch.utils.data import DataLoader
+
+from lightning_sagemaker.checkpoint.random_state import random_state, restore_random_state
+from lightning_sagemaker.data.drawn_once import drawn_once
+from lightning_sagemaker.data.position import WATCH, Position, Watch, has_state
+
+_END = object()
+
+
+class Replaying(DataLoader[Any]):
+    """Mixed into the class of a loader with a custom iteration."""
+
+    _kind: Any
+
+    def __iter__(self) -> Any:
+        return _begin(getattr(self, WATCH), super().__iter__)
+
+
+class TrackedIterable:
+    """Wraps an iterable that is not a ``DataLoader``, and tracks it."""
+
+    def __init__(self, inner: Iterable[Any], watched: Watch) -> None:
+        self._inner = inner
+        setattr(self, WATCH, watched)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def __len__(self) -> int:
+        return len(self._inner)  # type: ignore[arg-type]
+
+    def __iter__(self) -> Iterator[Any]:
+        return _begin(getattr(self, WATCH), lambda: iter(self._inner))
+
+
+def _begin(watched: Watch, begin: Callable[[], Iterator[Any]]) -> Iterator[Any]:
+    """Start a loader with its own state, or one that is re-read."""
+    if watched.deferred:
+        return iter(())
+    passed, wanted = watched.passed, watched.begin_birth()
+    try:
+        if wanted is not None and wanted["own"] is not None and wanted.get("ended", False):
+            watched.skip(wanted)  # its state is also where the next epoch begins
+            watched.end()
+            return iter(())
+        with drawn_once(watched, wanted or passed):
+            batches = begin()
+    finally:
+        watched.end_birth()
+    if wanted is not None and has_state(watched.loader):
+        watched.skip(wanted)
+    elif wanted is not None:
+        _read_again(watched, batches, wanted)
+    return _counted(watched, batches, wanted)
+
+
+def _read_again(watched: Watch, batches: Iterator[Any], wanted: Position) -> None:
+    """Re-read consumed batches now rather than with the next one, which may not exist: the next epoch depends on them."""
+    outer = random_state()
+    watched.begin_order(wanted)
+    for _ in range(wanted["yielded"]):
+        watched.give(next(batches))
+    restore_random_state(outer)
+
+
+def _counted(watched: Watch, batches: Iterator[Any], wanted: Position | None) -> Iterator[Any]:
+    loader = watched.loader
+    prefetches = has_state(loader) and not _has_length(loader)  # of such a loader Lightning fetches a batch ahead
+    draws = not getattr(loader, "num_workers", 0)
+    if wanted is None:
+        watched.begin_order(None)
+    elif wanted["ahead"] is not None:  # it was drawn with earlier random states than training's
+        restore_random_state(wanted["ahead"])
+    while True:
+        before, own = random_state() if draws else None, watched.own_state() if prefetches else None
+        batch = next(batches, _END)
+        if batch is _END:
+            watched.end()
+            return
+        yield watched.give(batch, before, own)
+
+
+def _has_length(loader: Any) -> bool:
+    try:
+        len(loader)
+    except (TypeError, NotImplementedError):
+        return False
+    return True
