@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from lightning_sagemaker import SageMakerJob
+from lightning_sagemaker.errors import CommandError
 from lightning_sagemaker.option_types import integer
 from lightning_sagemaker.recipes._common.data.cache import default_cache, settings_key
 from lightning_sagemaker.recipes._common.data.remote import RemoteFolder, Upload, is_remote
@@ -36,7 +37,12 @@ _LINE_EVERY = 10.0
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Prepare, or verify with ``--verify``; returns the exit code, 1 if the text or the shards cannot be used."""
+    """Prepare, or verify with ``--verify``; returns the exit code, 1 if a file has changed.
+
+    Raises:
+        CommandError: If the text or the shards cannot be used.
+
+    """
     args = _parser().parse_args(arguments)
     try:
         if args.verify:
@@ -61,8 +67,7 @@ def main(arguments: Sequence[str]) -> int:
             return prepare_remote(preparation, RemoteFolder(args.output), staging, args.workers)
         return _prepare(preparation, Path(args.output), args.workers)
     except ValueError as error:
-        print(f"error: {_as_options(str(error))}", file=sys.stderr)
-        return 1
+        raise CommandError(_as_options(str(error))) from error
 
 
 def _parser() -> argparse.ArgumentParser:

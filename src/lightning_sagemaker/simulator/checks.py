@@ -11,7 +11,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
-from lightning_sagemaker.simulator.contract import MAX_HYPERPARAMETERS, MAX_NAME, MAX_VALUE, Cluster, LocalClusterError
+from lightning_sagemaker.simulator.contract import (
+    MAX_HOSTS,
+    MAX_HYPERPARAMETERS,
+    MAX_NAME,
+    MAX_VALUE,
+    Cluster,
+    LocalClusterError,
+)
 
 MAX_TEMPORARY = 64
 """Maximum bytes in the path of a folder for sockets: an address has at most 104 (macOS), the file name up to 40."""
@@ -43,10 +50,12 @@ def check_system() -> None:
 
 
 def check_counts(hosts: int, processes_per_host: int, timeout: float | None) -> None:
-    """Check that both numbers are at least 1, and that there is time to start them."""
+    """Check that both numbers are at least 1, that a job may have so many hosts, and that there is time to start them."""
     for what, given in (("hosts", hosts), ("processes_per_host", processes_per_host)):
         if given < 1:
             raise LocalClusterError(f"{what}={given} was set. HINT: it must be at least 1.")
+    if hosts > MAX_HOSTS:
+        raise LocalClusterError(f"hosts={hosts} was set. HINT: a job has at most {MAX_HOSTS}.")
     if timeout is not None and not timeout > 0:
         raise LocalClusterError(
             f"timeout={timeout:g} was set. HINT: give the seconds after which everything is stopped, or none for no limit."

@@ -25,6 +25,9 @@ MASTER_PORT = 7777
 
 LOG_LEVEL = 20
 
+MAX_HOSTS = 1000
+"""Maximum number of hosts of a job or a simulated job."""
+
 MAX_HYPERPARAMETERS, MAX_NAME, MAX_VALUE = 100, 256, 2500
 """Limits of CreateTrainingJob: number of hyperparameters, characters of a name and of a value."""
 

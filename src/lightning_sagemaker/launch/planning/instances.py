@@ -66,7 +66,7 @@ def find_instance(name: str) -> Instance:
     if found is None:
         raise LaunchError(
             f"instance_type={name!r} is not a SageMaker training instance ({instance_table_date()}). HINT:"
-            f" {suggestion(name, INSTANCES)} Newer types: --refresh-instances."
+            f" {suggestion(name, INSTANCES)} Newer types: `launch --refresh-instances`."
         )
     if found.gpu in _NEURON:
         raise LaunchError(
