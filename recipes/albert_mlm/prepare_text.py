@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from lightning_sagemaker import SageMakerJob
+from lightning_sagemaker.cores import available_cores
 from lightning_sagemaker.errors import CommandError
 from lightning_sagemaker.option_types import integer
 from lightning_sagemaker.recipes._common.data.cache import default_cache, settings_key
@@ -76,7 +77,7 @@ def _parser() -> argparse.ArgumentParser:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = available_cores()
     parser.add_argument("input", help="file, folder, Hugging Face dataset, or builtin")
     parser.add_argument("output", help="folder of the shards, or s3://bucket/prefix")
     parser.add_argument(

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from lightning_sagemaker.cores import available_cores
 from lightning_sagemaker.simulator.contract import CONTRACT_NAMES, CONTRACT_PREFIXES, Cluster, LocalClusterError
 from lightning_sagemaker.simulator.host_init import PRELOAD
 from lightning_sagemaker.simulator.launchers import Program
@@ -32,7 +33,7 @@ def choose(asked: bool | None, program: Program, processes: int, own_folders: st
         LocalClusterError: If ``--preload`` was set and is not possible.
 
     """
-    cores = _cores()
+    cores = available_cores()
     if asked is False or (asked is None and processes <= cores):
         return False, ""
     obstacle = _obstacle(program, own_folders)
@@ -58,10 +59,6 @@ def _obstacle(program: Program, own_folders: str | None) -> str | None:
     if any(path and not os.path.isabs(path) for path in (own_folders or "").split(os.pathsep)):
         return "PYTHONPATH names a relative folder, and each host has its own working directory"
     return None
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
 def listen(folder: Path) -> socket.socket:
