@@ -9,7 +9,6 @@ import socket
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from types import ModuleType
 
 from lightning_sagemaker.simulator.contract import (
     MAX_HOSTS,
@@ -17,6 +16,7 @@ from lightning_sagemaker.simulator.contract import (
     MAX_NAME,
     MAX_VALUE,
     Cluster,
+    Container,
     LocalClusterError,
 )
 
@@ -110,9 +110,9 @@ def check_folder(what: str, path: str | os.PathLike[str]) -> Path:
     return Path(path).resolve()
 
 
-def check_limits(cluster: Cluster, module: ModuleType) -> None:
-    """Check SageMaker's limits and those of the containers of ``module``, so that a job that passes here passes there."""
-    values = module.hyperparameters_file(cluster)
+def check_limits(cluster: Cluster, container: Container) -> None:
+    """Check SageMaker's limits and those of the containers, so that a job that passes here passes there."""
+    values = container.hyperparameters_file(cluster)
     if len(values) > MAX_HYPERPARAMETERS:
         raise LocalClusterError(
             f"{len(values)} hyperparameters were given, SageMaker accepts {MAX_HYPERPARAMETERS}. HINT: pass a file."
@@ -140,6 +140,6 @@ def check_limits(cluster: Cluster, module: ModuleType) -> None:
             f"The distribution smp was chosen, but mp_parameters is {parallel!r}. HINT: give --mp-parameters"
             ' \'{"partitions": 2, "microbatches": 4, "ddp": true}\'.'
         )
-    problem = module.check(cluster)
+    problem = container.check(cluster)
     if problem is not None:
         raise LocalClusterError(problem)
