@@ -17,7 +17,7 @@ from botocore.config import Config
 
 from lightning_sagemaker.errors import CommandError
 from lightning_sagemaker.recipes._common.data.cache import MANIFEST
-from lightning_sagemaker.recipes._common.data.checksums import find_change, find_damage
+from lightning_sagemaker.recipes._common.data.checksums import find_fault
 from lightning_sagemaker.recipes._common.data.verify import verify
 from lightning_sagemaker.recipes.albert_mlm.jobs import finished_files
 from lightning_sagemaker.recipes.albert_mlm.prepare_text import progress_line, staging_folder
@@ -73,11 +73,7 @@ class Place:
 
     def check_what_is_there(self, expected: dict[str, bytes]) -> None:
         """After a kill: nothing that is half written is taken for done."""
-        assert not [
-            name
-            for name, entry in finished_files(self.folder).items()
-            if find_damage(self.folder, name, entry) or find_change(self.folder, name, entry)
-        ]
+        assert not [name for name, entry in finished_files(self.folder).items() if find_fault(self.folder, name, entry)]
         found = self.contents()
         with nullcontext() if MANIFEST in found else pytest.raises(CommandError, match="holds no manifest"):
             assert verify(self.output) == 0

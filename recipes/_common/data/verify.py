@@ -13,7 +13,7 @@ from lightning_sagemaker.data.damage import DataReadError
 from lightning_sagemaker.errors import CommandError
 from lightning_sagemaker.recipes._common.data.cache import MANIFEST, all_files, load_manifest
 from lightning_sagemaker.recipes._common.data.checked import Entries, hint
-from lightning_sagemaker.recipes._common.data.checksums import checksum_kind, find_change, find_damage
+from lightning_sagemaker.recipes._common.data.checksums import checksum_kind, find_fault
 from lightning_sagemaker.recipes._common.data.remote import RemoteFolder, is_remote
 
 _HINT_REMOTE = "HINT: copy these files again from their source, or prepare again to another address."
@@ -88,7 +88,5 @@ def _report(where: Path | str, entries: Entries, found: Iterable[tuple[str, str 
 
 def _compare(folder: Path, entries: dict[str, dict[str, object]]) -> Iterator[tuple[str, str | None]]:
     with ThreadPoolExecutor(os.cpu_count()) as pool:  # checksums are computed without the GIL
-        problems = pool.map(
-            lambda name: find_damage(folder, name, entries[name]) or find_change(folder, name, entries[name]), entries
-        )
+        problems = pool.map(lambda name: find_fault(folder, name, entries[name]), entries)
         yield from zip(entries, problems, strict=True)
