@@ -20,8 +20,8 @@ HELP = "run a command as a SageMaker job of several hosts, simulated on this mac
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of ``lightning-sagemaker local``."""
-    from lightning_sagemaker.simulator.cluster import DISTRIBUTIONS
     from lightning_sagemaker.simulator.containers import CONTRACTS
+    from lightning_sagemaker.simulator.contract import DISTRIBUTIONS
 
     parser.add_argument(
         "--hosts",

@@ -16,7 +16,7 @@ from typing import TextIO
 
 from lightning_sagemaker.simulator import checks
 from lightning_sagemaker.simulator.containers import CONTRACTS
-from lightning_sagemaker.simulator.contract import MASTER_PORT, Cluster, Folders, without_contract
+from lightning_sagemaker.simulator.contract import DISTRIBUTIONS, MASTER_PORT, Cluster, Folders, without_contract
 from lightning_sagemaker.simulator.display import Digest, Lines, Source
 from lightning_sagemaker.simulator.elastic import FILE as HOSTS_FILE
 from lightning_sagemaker.simulator.elastic import Changes, ElasticHosts, plan_hosts
@@ -42,7 +42,6 @@ from lightning_sagemaker.simulator.processes import Job
 from lightning_sagemaker.simulator.streams import Failure, sentence_of
 from lightning_sagemaker.text_files import write_text
 
-DISTRIBUTIONS = ("smddp", "ddp", "torch_distributed", "mpi", "smp", "none")
 LOGS = "logs"
 """Folder in the job's folder with a log file for each launcher and each rank."""
 

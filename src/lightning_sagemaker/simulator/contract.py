@@ -24,6 +24,10 @@ MASTER_PORT = 7777
 """Port of the first host in both generations."""
 
 LOG_LEVEL = 20
+"""Level of SageMaker's programs in the container unless a job sets another: INFO of Python's ``logging``."""
+
+DISTRIBUTIONS = ("smddp", "ddp", "torch_distributed", "mpi", "smp", "none")
+"""Kinds of distributions."""
 
 MAX_HOSTS = 1000
 """Maximum number of hosts of a job or a simulated job."""
