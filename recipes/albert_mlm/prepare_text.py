@@ -21,6 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from lightning_sagemaker import SageMakerJob
+from lightning_sagemaker.cores import available_cores
+from lightning_sagemaker.errors import CommandError
 from lightning_sagemaker.option_types import integer
 from lightning_sagemaker.recipes._common.data.cache import default_cache, settings_key
 from lightning_sagemaker.recipes._common.data.remote import RemoteFolder, Upload, is_remote
@@ -36,7 +38,12 @@ _LINE_EVERY = 10.0
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Prepare, or verify with ``--verify``; returns the exit code, 1 if the text or the shards cannot be used."""
+    """Prepare, or verify with ``--verify``; returns the exit code, 1 if a file has changed.
+
+    Raises:
+        CommandError: If the text or the shards cannot be used.
+
+    """
     args = _parser().parse_args(arguments)
     try:
         if args.verify:
@@ -61,8 +68,7 @@ def main(arguments: Sequence[str]) -> int:
             return prepare_remote(preparation, RemoteFolder(args.output), staging, args.workers)
         return _prepare(preparation, Path(args.output), args.workers)
     except ValueError as error:
-        print(f"error: {_as_options(str(error))}", file=sys.stderr)
-        return 1
+        raise CommandError(_as_options(str(error))) from error
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -71,7 +77,7 @@ def _parser() -> argparse.ArgumentParser:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = available_cores()
     parser.add_argument("input", help="file, folder, Hugging Face dataset, or builtin")
     parser.add_argument("output", help="folder of the shards, or s3://bucket/prefix")
     parser.add_argument(

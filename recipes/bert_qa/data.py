@@ -6,26 +6,21 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 
-from lightning_sagemaker.data.batches import Integers
-from lightning_sagemaker.recipes._common.data.checked import CheckedFiles
-from lightning_sagemaker.recipes._common.data.data_module import RecipeData
 from lightning_sagemaker.recipes._common.data.encodings import check_encoding
+from lightning_sagemaker.recipes._common.data.fine_tuning_data import FineTuningData, limits
 from lightning_sagemaker.recipes._common.data.loaders import RecipeLoader
-from lightning_sagemaker.recipes._common.data.padding import Padding
 from lightning_sagemaker.recipes._common.data.ranges import check_range
-from lightning_sagemaker.recipes._common.data.record_lines import RecordLines
 from lightning_sagemaker.recipes._common.data.sources import find_sources
 from lightning_sagemaker.recipes._common.data.tables import is_file_name
 from lightning_sagemaker.recipes.bert_qa.inputs import QuestionWindows
-from lightning_sagemaker.recipes.bert_qa.prepare import BUILTIN, Preparation, records_name
+from lightning_sagemaker.recipes.bert_qa.prepare import BUILTIN, Preparation
 from lightning_sagemaker.recipes.bert_qa.squad import POLICIES
 from lightning_sagemaker.recipes.bert_qa.windows import Template
 
 
-class QuestionAnsweringDataModule(RecipeData):
+class QuestionAnsweringDataModule(FineTuningData[QuestionWindows]):
     """Batches for extractive question answering.
 
     The data is read and tokenized once per host. Inputs of similar length share a batch.
@@ -68,6 +63,8 @@ class QuestionAnsweringDataModule(RecipeData):
 
     """
 
+    builtin = BUILTIN
+
     def __init__(
         self,
         train: str | None = "auto",
@@ -98,7 +95,18 @@ class QuestionAnsweringDataModule(RecipeData):
         seed: int | None = None,
     ) -> None:
         super().__init__(
-            "bert-qa", global_batch_size, per_process_batch_size, eval_batch_size, num_workers, cache_dir, seed
+            "bert-qa",
+            max_seq_length,
+            tokenizer,
+            group_by_length,
+            pad_to_max_length,
+            pad_to_multiple_of,
+            global_batch_size=global_batch_size,
+            per_process_batch_size=per_process_batch_size,
+            eval_batch_size=eval_batch_size,
+            num_workers=num_workers,
+            cache_dir=cache_dir,
+            seed=seed,
         )
         check_range("max_seq_length", max_seq_length, 16, 1 << 20)
         check_range("doc_stride", doc_stride, 0, max_seq_length)
@@ -108,13 +116,11 @@ class QuestionAnsweringDataModule(RecipeData):
                 f"data.misplaced_answers={misplaced_answers!r} was set. HINT: choose one of {', '.join(POLICIES)}."
             )
         check_encoding(encoding)
-        limits = {"train": max_train_samples, "val": max_eval_samples, "test": max_eval_samples}
-        limits["predict"] = max_predict_samples
         files = find_sources(self.job, train, validation, test, predict, BUILTIN)
         source = files.get("train", BUILTIN)
         if "val" not in files and source != BUILTIN and not is_file_name(source):
             files["val"] = source  # the dataset's own split
-        self._settings: dict[str, Any] = {
+        self.settings = {
             "files": files,
             "dataset_config": dataset_config,
             "vocab_size": vocab_size,
@@ -123,30 +129,20 @@ class QuestionAnsweringDataModule(RecipeData):
             "unanswerable": version_2_with_negative,
             "delimiter": delimiter,
             "encoding": encoding,
-            "limits": {split: limit for split, limit in limits.items() if limit is not None},
+            "limits": limits(max_train_samples, max_eval_samples, max_predict_samples),
         }
         self.version_2_with_negative = version_2_with_negative
         self.max_seq_length = max_seq_length
         self._stride = doc_stride
-        self._tokenizer_name = tokenizer
-        self._group_by_length = group_by_length
-        self._multiple = pad_to_multiple_of or (8 if torch.cuda.is_available() else 1)
-        self._pad_always = pad_to_max_length
-        self.splits: dict[str, QuestionWindows] = {}
 
     def preparation(self) -> Preparation:
         """Settings of all splits' preparation."""
-        return Preparation(**self._settings, pretrained=self._tokenizer_name or self.pretrained)
-
-    def sources(self) -> dict[str, str]:
-        """Split -> file, folder, name of a dataset, or the embedded example."""
-        files: dict[str, str] = self._settings["files"]
-        return {split: f"{name} (embedded)" if name == BUILTIN else name for split, name in files.items()}
+        return Preparation(**self.settings, pretrained=self.start)
 
     def facts(self) -> dict[str, Any]:
         """Facts about the data for the model card."""
         return {
-            "data": ", ".join(f"{split}: {name}" for split, name in self._settings["files"].items()),
+            **super().facts(),
             "questions": self.manifest["counts"],
             "inputs": {split: len(windows) for split, windows in self.splits.items()},
         }
@@ -154,23 +150,10 @@ class QuestionAnsweringDataModule(RecipeData):
     def open(self, folder: Path, manifest: dict[str, Any]) -> None:
         """Open the splits, and cut their contexts into windows."""
         tokenizer = self.load_tokenizer()
-        padding = Padding(tokenizer.pad_token_id, self._multiple, self.max_seq_length, self._pad_always)
-        options = (Template.of(tokenizer), self._stride, padding)
+        options = (Template.of(tokenizer), self._stride, self.padding(tokenizer))
         self.splits = {
             split: QuestionWindows(folder, split, *options) for split, count in manifest["counts"].items() if count
         }
-
-    def train_dataloader(self) -> RecipeLoader:
-        """Shuffled micro-batches of this process.
-
-        Raises:
-            MisconfigurationException: If there is no training data.
-
-        """
-        if "train" not in self.splits:
-            raise MisconfigurationException("there is no training data. HINT: set data.train.")
-        windows = self.splits["train"]
-        return self.training_loader(windows, len(windows), self._lengths(windows))
 
     def val_dataloader(self) -> RecipeLoader | list[RecipeLoader]:
         """Each validation input once over all processes."""
@@ -189,15 +172,5 @@ class QuestionAnsweringDataModule(RecipeData):
         """The split that ``predict`` reads: ``predict``, else ``test``, else ``val``."""
         return next((split for split in ("predict", "test", "val") if split in self.splits), "predict")
 
-    def records(self, split: str) -> RecordLines:
-        """The records of a split as they were read, in the order of the questions; not of ``train``."""
-        return RecordLines(CheckedFiles.of(self.folder).path(records_name(split)))
-
     def _evaluation(self, split: str) -> RecipeLoader | list[RecipeLoader]:
-        if split not in self.splits:
-            return []
-        windows = self.splits[split]
-        return self.evaluation_loader(windows, len(windows), self._lengths(windows))
-
-    def _lengths(self, windows: QuestionWindows) -> Integers | None:
-        return windows.lengths if self._group_by_length else None
+        return self.evaluation(split) if split in self.splits else []

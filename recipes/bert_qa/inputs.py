@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset
 
 from lightning_sagemaker.data.batches import Integers, sample_indices
 from lightning_sagemaker.recipes._common.data.checked import CheckedFiles
+from lightning_sagemaker.recipes._common.data.fine_tuning_data import Inputs
 from lightning_sagemaker.recipes._common.data.padding import Padding
 from lightning_sagemaker.recipes._common.data.ragged import Ragged
 from lightning_sagemaker.recipes.bert_qa.windows import Template, Windows, answer_labels, cut_windows
@@ -22,7 +22,7 @@ from lightning_sagemaker.recipes.bert_qa.windows import Template, Windows, answe
 Batch = dict[str, Tensor]
 
 
-class QuestionWindows(Dataset[Batch]):
+class QuestionWindows(Inputs):
     """Windows of one split; complete batches are created at once.
 
     Args:
@@ -33,8 +33,6 @@ class QuestionWindows(Dataset[Batch]):
         padding: How batches are padded; its ``limit`` is the maximum tokens of an input.
 
     """
-
-    depends_on_indices_only = True
 
     def __init__(
         self,

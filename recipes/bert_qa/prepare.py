@@ -17,7 +17,7 @@ from lightning_sagemaker.recipes._common.data import preparation as _preparation
 from lightning_sagemaker.recipes._common.data.checksums import file_entry
 from lightning_sagemaker.recipes._common.data.preparation import TOKENIZER_FOLDER, table_settings
 from lightning_sagemaker.recipes._common.data.ragged import Integers, RaggedWriter, save_ragged
-from lightning_sagemaker.recipes._common.data.record_lines import write_record_lines
+from lightning_sagemaker.recipes._common.data.record_lines import records_name, write_record_lines
 from lightning_sagemaker.recipes._common.data.sources import option_of
 from lightning_sagemaker.recipes._common.data.table_streams import TableForm
 from lightning_sagemaker.recipes._common.data.tables import DataError
@@ -205,8 +205,3 @@ def _place(question: Question, places: Integers) -> tuple[int, int]:
     if first > last or first >= len(places):
         return -1, -1  # the tokenizer drops those characters
     return first, last
-
-
-def records_name(split: str) -> str:
-    """Name of the file with the records of a split as they were read, which are written with the predictions."""
-    return f"{split}-records.jsonl"

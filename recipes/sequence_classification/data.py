@@ -8,14 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 
 from lightning_sagemaker.recipes._common.data.checked import CheckedFiles
-from lightning_sagemaker.recipes._common.data.data_module import RecipeData
 from lightning_sagemaker.recipes._common.data.encodings import check_encoding
+from lightning_sagemaker.recipes._common.data.fine_tuning_data import FineTuningData, limits
 from lightning_sagemaker.recipes._common.data.loaders import RecipeLoader
-from lightning_sagemaker.recipes._common.data.padding import Padding
 from lightning_sagemaker.recipes._common.data.ranges import check_range
 from lightning_sagemaker.recipes._common.data.record_lines import RecordLines
 from lightning_sagemaker.recipes._common.data.sources import find_sources
@@ -29,11 +27,11 @@ from lightning_sagemaker.recipes.sequence_classification.labels import (
     class_weights,
     given_weights,
 )
-from lightning_sagemaker.recipes.sequence_classification.prepare import BUILTIN, REPORT, Preparation, records_name
+from lightning_sagemaker.recipes.sequence_classification.prepare import BUILTIN, REPORT, Preparation
 from lightning_sagemaker.recipes.sequence_classification.texts import Texts
 
 
-class ClassificationDataModule(RecipeData):
+class ClassificationDataModule(FineTuningData[Texts]):
     """Batches for classification or regression of texts and pairs of texts.
 
     The data is read, split and tokenized once per host. Texts of similar length share a batch.
@@ -83,6 +81,8 @@ class ClassificationDataModule(RecipeData):
 
     """
 
+    builtin = BUILTIN
+
     def __init__(
         self,
         train: str | None = "auto",
@@ -120,12 +120,17 @@ class ClassificationDataModule(RecipeData):
     ) -> None:
         super().__init__(
             "sequence-classification",
-            global_batch_size,
-            per_process_batch_size,
-            eval_batch_size,
-            num_workers,
-            cache_dir,
-            seed,
+            max_length,
+            tokenizer,
+            group_by_length,
+            pad_to_max_length,
+            pad_to_multiple_of,
+            global_batch_size=global_batch_size,
+            per_process_batch_size=per_process_batch_size,
+            eval_batch_size=eval_batch_size,
+            num_workers=num_workers,
+            cache_dir=cache_dir,
+            seed=seed,
         )
         check_range("max_length", max_length, 4, 1 << 20)
         check_range("val_fraction", val_fraction, 0.0, 0.5)
@@ -144,9 +149,7 @@ class ClassificationDataModule(RecipeData):
             raise MisconfigurationException(f"data.text_columns={columns} was set. HINT: give one or two columns.")
         files = find_sources(self.job, train, validation, test, predict, SOURCE if task else BUILTIN)
         fractions = {} if "val" in files else {"val": val_fraction, "test": test_fraction}
-        limits = {"train": max_train_samples, "val": max_eval_samples, "test": max_eval_samples}
-        limits["predict"] = max_predict_samples
-        self._settings: dict[str, Any] = {
+        self.settings = {
             "files": files,
             "task": task,
             "dataset_config": dataset_config,
@@ -161,21 +164,16 @@ class ClassificationDataModule(RecipeData):
             "vocab_size": vocab_size,
             "max_length": max_length,
             "fractions": fractions,
-            "limits": {split: limit for split, limit in limits.items() if limit is not None},
+            "limits": limits(max_train_samples, max_eval_samples, max_predict_samples),
             "seed": self.seed,
         }
         self.task = task
         self.max_length = max_length
-        self._tokenizer_name = tokenizer
         self._class_weights = class_weights
-        self._group_by_length = group_by_length
-        self._multiple = pad_to_multiple_of or (8 if torch.cuda.is_available() else 1)
-        self._pad_always = pad_to_max_length
-        self._splits: dict[str, Texts] = {}
 
     def preparation(self) -> Preparation:
         """Settings of all splits' preparation."""
-        return Preparation(**self._settings, pretrained=self._tokenizer_name or self.pretrained)
+        return Preparation(**self.settings, pretrained=self.start)
 
     @property
     def scheme(self) -> LabelScheme:
@@ -190,9 +188,9 @@ class ClassificationDataModule(RecipeData):
             MisconfigurationException: If weights are set and the problem is not ``single_label``.
 
         """
-        if self._class_weights is None or "train" not in self._splits:
+        if self._class_weights is None or "train" not in self.splits:
             return None
-        labels = self._splits["train"].labels
+        labels = self.splits["train"].labels
         assert labels is not None
         if self.scheme.problem != SINGLE:
             raise MisconfigurationException(
@@ -203,15 +201,10 @@ class ClassificationDataModule(RecipeData):
             return class_weights(labels, len(self.scheme.names))
         return given_weights(labels, self.scheme.names, self._class_weights)
 
-    def sources(self) -> dict[str, str]:
-        """Split -> file, folder, name of a dataset, or the embedded example."""
-        files: dict[str, str] = self._settings["files"]
-        return {split: f"{name} (embedded)" if name == BUILTIN else name for split, name in files.items()}
-
     def facts(self) -> dict[str, Any]:
         """Facts about the data for the model card."""
         return {
-            "data": self.task or ", ".join(f"{split}: {name}" for split, name in self._settings["files"].items()),
+            **({"data": self.task} if self.task else super().facts()),
             "samples": self.manifest["counts"],
             "problem": self.scheme.problem,
             "labels": list(self.scheme.names),
@@ -219,13 +212,8 @@ class ClassificationDataModule(RecipeData):
 
     def open(self, folder: Path, manifest: dict[str, Any]) -> None:
         """Open the splits."""
-        padding = Padding(self.load_tokenizer().pad_token_id, self._multiple, self.max_length, self._pad_always)
-        self._splits = {split: Texts(folder, split, padding) for split, count in manifest["counts"].items() if count}
-
-    def train_dataloader(self) -> RecipeLoader:
-        """Shuffled micro-batches of this process."""
-        texts = self._of("train")
-        return self.training_loader(texts, len(texts), self._lengths(texts))
+        padding = self.padding(self.load_tokenizer())
+        self.splits = {split: Texts(folder, split, padding) for split, count in manifest["counts"].items() if count}
 
     def val_dataloader(self) -> list[RecipeLoader]:
         """Each validation sample once over all processes; MNLI has two sets."""
@@ -237,7 +225,7 @@ class ClassificationDataModule(RecipeData):
 
     def can_test(self) -> bool:
         """Whether there is a test split with labels; after :meth:`setup`."""
-        tests = [texts for name, texts in self._splits.items() if name.split("_")[0] == "test"]
+        tests = [texts for name, texts in self.splits.items() if name.split("_")[0] == "test"]
         return bool(tests) and all(texts.labels is not None for texts in tests)
 
     def report(self) -> dict[str, Any]:
@@ -252,7 +240,7 @@ class ClassificationDataModule(RecipeData):
             number: Number of the loader; MNLI has two sets.
 
         """
-        return self._records(self._predicted()[number])
+        return self.records(self._predicted()[number])
 
     def texts(self, split: str) -> Sequence[tuple[str, ...]]:
         """The one or two texts of each sample of a split; not of ``train``."""
@@ -261,33 +249,18 @@ class ClassificationDataModule(RecipeData):
         def texts_of(record: Record) -> tuple[str, ...]:
             return tuple(str(record[column]) for column in columns)
 
-        return Mapped(texts_of, self._records(split))
-
-    def _records(self, split: str) -> RecordLines:
-        return RecordLines(CheckedFiles.of(self.folder).path(records_name(split)))
+        return Mapped(texts_of, self.records(split))
 
     def _predicted(self) -> list[str]:
-        named = ([name for name in self._splits if name.split("_")[0] == kind] for kind in ("predict", "test", "val"))
+        named = ([name for name in self.splits if name.split("_")[0] == kind] for kind in ("predict", "test", "val"))
         return next((names for names in named if names), [])
 
     def predict_dataloader(self) -> list[RecipeLoader]:
         """The samples to predict, or the test samples, or the validation samples."""
-        return self._loaders(self._predicted())
+        return [self.evaluation(name) for name in self._predicted()]
 
     def _evaluation(self, split: str) -> list[RecipeLoader]:
-        return self._loaders([name for name in self._splits if name.split("_")[0] == split])
-
-    def _loaders(self, names: Sequence[str]) -> list[RecipeLoader]:
-        texts = [self._splits[name] for name in names]
-        return [self.evaluation_loader(part, len(part), self._lengths(part)) for part in texts]
-
-    def _of(self, split: str) -> Texts:
-        if split not in self._splits:
-            raise MisconfigurationException(f"there is no {split} data. HINT: set data.{split}.")
-        return self._splits[split]
-
-    def _lengths(self, texts: Texts) -> Any:
-        return texts.lengths if self._group_by_length else None
+        return [self.evaluation(name) for name in self.splits if name.split("_")[0] == split]
 
 
 def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:

@@ -49,11 +49,6 @@ class LabelScheme:
     problem: str
     names: tuple[str, ...] = ()
 
-    @property
-    def num_outputs(self) -> int:
-        """Number of the model's outputs for a text."""
-        return max(1, len(self.names))
-
     def encode(self, values: Sequence[Any], what: str) -> npt.NDArray[np.float32]:
         """The labels of a split: ``[samples]`` class numbers or scores, or ``[samples, classes]`` of 0 and 1.
 

@@ -20,7 +20,7 @@ from lightning_sagemaker.recipes._common.data import preparation as _preparation
 from lightning_sagemaker.recipes._common.data.checksums import file_entry
 from lightning_sagemaker.recipes._common.data.preparation import TOKENIZER_FOLDER, table_settings
 from lightning_sagemaker.recipes._common.data.ragged import save_ragged
-from lightning_sagemaker.recipes._common.data.record_lines import write_record_lines
+from lightning_sagemaker.recipes._common.data.record_lines import records_name, write_record_lines
 from lightning_sagemaker.recipes._common.data.sources import option_of
 from lightning_sagemaker.recipes._common.data.table import Mapped, Record, Table
 from lightning_sagemaker.recipes._common.data.table_sources import local_files
@@ -314,11 +314,6 @@ class Preparation(_preparation.Preparation):
             for place, ids in zip(full, uncut["input_ids"], strict=True):
                 cut[place] = len(ids)
         return cut
-
-
-def records_name(split: str) -> str:
-    """Name of the file with the records of a split as they were read, which are written with the predictions."""
-    return f"{split}-records.jsonl"
 
 
 def _text(value: Any) -> str:

@@ -4,23 +4,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset
 
-from lightning_sagemaker.data.batches import sample_indices
+from lightning_sagemaker.data.batches import Integers, sample_indices
 from lightning_sagemaker.recipes._common.data.checked import CheckedFiles
+from lightning_sagemaker.recipes._common.data.fine_tuning_data import Inputs
 from lightning_sagemaker.recipes._common.data.padding import Padding
 from lightning_sagemaker.recipes._common.data.ragged import Ragged
 
 Batch = dict[str, Tensor]
 
 
-class Texts(Dataset[Batch]):
-    """Tokenized texts of one split; complete batches are created at once.
+class Texts(Inputs):
+    """Tokenized texts of one split.
 
     Args:
         folder: Folder of the cache.
@@ -28,8 +27,6 @@ class Texts(Dataset[Batch]):
         padding: How batches are padded.
 
     """
-
-    depends_on_indices_only = True
 
     def __init__(self, folder: Path, split: str, padding: Padding) -> None:
         files = CheckedFiles.of(folder)
@@ -43,7 +40,7 @@ class Texts(Dataset[Batch]):
         return len(self._ids)
 
     @property
-    def lengths(self) -> Any:
+    def lengths(self) -> Integers:
         """Tokens of each sample, ``[samples]``."""
         return self._ids.lengths
 

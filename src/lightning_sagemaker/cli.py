@@ -11,7 +11,9 @@ from __future__ import annotations
 import argparse
 import os
 import signal
+import subprocess
 import sys
+import traceback
 from collections.abc import Sequence
 from importlib import import_module
 
@@ -87,13 +89,20 @@ def _main(arguments: Sequence[str] | None) -> int:
 
 
 def _about_file(error: OSError) -> str | None:
-    """What to do about a file or folder that cannot be used; None for other errors of the system."""
+    """What to do about a file, folder or program that cannot be used; None for other errors of the system."""
     path = error.filename2 or error.filename
     if error.errno is None or not isinstance(path, (str, bytes, os.PathLike)):
         return None
-    return (
-        f"{os.fsdecode(path)!r}: {error.strerror}. HINT: give a path that exists, or that can be created and written."
-    )
+    name = os.fsdecode(path)
+    if not os.path.dirname(name) and _origin(error) == subprocess.__name__:
+        return f"the program {name!r} cannot be started: {error.strerror}. HINT: install it, or add its folder to PATH."
+    return f"{name!r}: {error.strerror}. HINT: give a path that exists, or that can be created and written."
+
+
+def _origin(error: BaseException) -> str:
+    """Name of the module that raised an error."""
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    return str(frame.f_globals["__name__"])
 
 
 if __name__ == "__main__":

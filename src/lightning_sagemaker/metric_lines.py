@@ -10,6 +10,8 @@ from lightning_sagemaker.recipe_table import RECIPES
 
 _NUMBER = r"([-+]?(?:[0-9]+\.?[0-9]*(?:[eE][-+]?[0-9]+)?|nan|inf))"
 
+_PAIR = re.compile(r"(?:^|\s)([\w./-]+)=([-+]?[0-9.eE+-]+|nan|inf)")
+
 MAX_DEFINITIONS = 40
 """Of a job, by CreateTrainingJob."""
 
@@ -36,6 +38,11 @@ def parse_line(text: str) -> dict[str, float]:
         return {}
     found = {name: float(value) for name, _, value in pairs}
     return found if "step" in found else {}
+
+
+def printed_values(text: str) -> dict[str, str]:
+    """Name -> value as printed, of a line of any script that begins with a step or an epoch; empty for another line."""
+    return dict(_PAIR.findall(text)) if text.startswith(("step=", "epoch=")) else {}
 
 
 def metric_definitions(names: Iterable[str]) -> list[dict[str, str]]:

@@ -43,10 +43,6 @@ RELEASES_1 = (
 GUIDE_1 = "https://github.com/awsdocs/amazon-sagemaker-developer-guide/blob/a869fa5/doc_source/data-parallel-use-api.md"
 """The guide of 2023, for SMDDP 1.x: the launcher is ``smdistributed``, and ml.p3.16xlarge is among its types."""
 
-SDK_TYPES = "https://github.com/aws/sagemaker-python-sdk/blob/v2.257.0/src/sagemaker/fw_utils.py"
-"""``SM_DATAPARALLEL_SUPPORTED_INSTANCE_TYPES`` has ml.p3.16xlarge, :data:`SUPPORT` has not. The page is followed: SMDDP
-2.3 on checks its list when it is imported (:data:`RELEASES_2`)."""
-
 REPORT = "https://github.com/aws/deep-learning-containers/pull/4119"
 """``SMDDP does not support: _allgather_base`` under mpirun, answered by ``torch_distributed``."""
 
@@ -72,7 +68,10 @@ _P4DE, _GATHERS, _LEAK_FIXED = (1, 6), (2, 0, 1), (2, 1)
 REDUCING = ("ml.p3dn.24xlarge", "ml.p4d.24xlarge", "ml.p4de.24xlarge")
 GATHERING = ("ml.p4d.24xlarge", "ml.p4de.24xlarge")
 """Instance types of SMDDP's AllReduce and AllGather, by the developer guide's support page (read November 2026)."""
+
 _DISPUTED = "ml.p3.16xlarge"
+"""SDK 2.257 lists it (``fw_utils.SM_DATAPARALLEL_SUPPORTED_INSTANCE_TYPES``), :data:`SUPPORT` does not. The page is
+followed: SMDDP from 2.3 on checks its list when it is imported (:data:`RELEASES_2`)."""
 
 INSTANCE_TYPES = (_DISPUTED, *REDUCING)
 """Where some version of SMDDP runs."""

@@ -39,10 +39,10 @@ def test_an_error_is_one_sentence(place, monkeypatch, capsys, words, said):
     monkeypatch.chdir(place)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     before = sorted(place.rglob("*"))
-    assert cli.main(["convert", *words]) == 1
+    assert cli.main(["convert", *words]) == 2
     shown = capsys.readouterr()
     assert shown.out == ""
-    assert shown.err.startswith("convert: ")
+    assert shown.err.startswith("lightning-sagemaker convert: error: ")
     assert shown.err.count("\n") == 1
     assert said in shown.err
     assert sorted(place.rglob("*")) == before

@@ -3,6 +3,7 @@
 
 import importlib
 import shlex
+import subprocess
 
 import pytest
 
@@ -34,8 +35,9 @@ def test_a_mistake_is_one_sentence(command, tmp_path, monkeypatch, capsys):
 
 
 def test_an_address_without_a_bucket_is_one_sentence(capsys):
-    assert cli.main(["prepare", "--verify", "s3://"]) == 1
-    assert capsys.readouterr().err.startswith("error: 's3:' is not an S3 address. HINT: ")
+    assert cli.main(["prepare", "--verify", "s3://"]) == 2
+    said = "lightning-sagemaker prepare: error: 's3:' is not an S3 address. HINT: "
+    assert capsys.readouterr().err.startswith(said)
 
 
 def test_a_recipe_shows_its_errors_itself(capsys):
@@ -63,6 +65,15 @@ def test_a_place_that_cannot_be_used_is_one_sentence(words, tmp_path, monkeypatc
     assert printed.count("\n") == 1
 
 
+def test_a_program_that_is_not_installed_is_called_one(monkeypatch, capsys):
+    monkeypatch.setattr(
+        importlib.import_module(cli.COMMANDS["ls"]), "main", lambda _: subprocess.call(["no-such-program"])
+    )
+    assert cli.main(["ls"]) == 2
+    said = "the program 'no-such-program' cannot be started: No such file or directory. HINT: install it"
+    assert capsys.readouterr().err.startswith(f"lightning-sagemaker ls: error: {said}")
+
+
 def test_an_unknown_option_is_shown_with_the_usage_of_its_command(capsys):
     with pytest.raises(SystemExit, match="2"):
         cli.main(["template", "role", "--absent"])
@@ -88,6 +99,9 @@ def test_an_unknown_option_is_shown_with_the_usage_of_its_command(capsys):
         (["launch", "albert-mlm", "--inference-image", "x"], "--inference-image was set without --register"),
         (["supervise", "--coordinator", "h:99999", "--hosts", "2", __file__], "ports go from 1 to 65535"),
         (["supervise", "."], ". is not a file"),
+        (["local", "--instance-type", "ml.p4d.24xlarg", "--", "true"], "did you mean 'ml.p4d.24xlarge'"),
+        (["plan", "bert-large", "--region", "mars"], "region='mars' was set"),
+        (["plan", "bert-large", "--region", "eu-west-11"], "did you mean 'eu-west-1'"),
     ],
 )
 def test_values_that_would_have_no_effect_or_the_wrong_one(words, said, monkeypatch, tmp_path, capsys):

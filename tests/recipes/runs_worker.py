@@ -4,6 +4,8 @@
 import json
 import os
 import time
+from contextlib import redirect_stderr
+from io import StringIO
 from pathlib import Path
 
 from lightning_sagemaker.recipes.sequence_classification.train import main
@@ -12,9 +14,10 @@ from tests.recipes.test_runs import OPTIONS
 if __name__ == "__main__":
     rank = int(os.environ["RANK"])
     options = ["fit", *OPTIONS, "--max_steps", "2"]
-    try:
-        main([*options, "--train_file", "absent.csv"])
-    except SystemExit as error:
-        Path(f"rank-{rank}.json").write_text(json.dumps({"error": error.code}))
+    with redirect_stderr(StringIO()) as said:
+        try:
+            main([*options, "--train_file", "absent.csv"])
+        except SystemExit as error:
+            Path(f"rank-{rank}.json").write_text(json.dumps({"code": error.code, "said": said.getvalue()}))
     time.sleep(1.5 * rank)  # another second of the clock, so another name
     main(options)

@@ -12,6 +12,7 @@ import pytest
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 
 from lightning_sagemaker.commands import prepare as prepare_command
+from lightning_sagemaker.errors import CommandError
 from lightning_sagemaker.recipes._common.cli.recipe_cli import RecipeCLI
 from lightning_sagemaker.recipes._common.data import checked
 from lightning_sagemaker.recipes._common.data.cache import MANIFEST
@@ -149,8 +150,8 @@ def test_the_recipes_own_verify_is_the_same(shards, capsys):
     assert f"right   {SHARD}" in capsys.readouterr().out
     flip(shards / SHARD)
     assert main(["builtin", str(shards), "--verify"]) == 1
-    assert main(["builtin", str(shards / "absent"), "--verify"]) == 1
-    assert f"holds no {MANIFEST}. HINT" in capsys.readouterr().err
+    with pytest.raises(CommandError, match=rf"holds no {MANIFEST}\. HINT"):
+        main(["builtin", str(shards / "absent"), "--verify"])
 
 
 @pytest.mark.parametrize("damage", [cut, os.unlink])

@@ -14,6 +14,7 @@ from botocore.config import Config
 from lightning_sagemaker.data import block_index
 from lightning_sagemaker.data.block_index import RUN
 from lightning_sagemaker.data.damage import DataReadError
+from lightning_sagemaker.errors import CommandError
 from lightning_sagemaker.launch.planning import streaming
 from lightning_sagemaker.launch.planning.plan import make_plan
 from lightning_sagemaker.launch.planning.streaming import describe_streaming
@@ -90,8 +91,8 @@ def test_s3_has_what_the_folder_has_and_nothing_is_left_here(made, client):
 def test_prepared_again_it_is_found_and_other_text_is_refused(made, client, text_file, capsys):
     assert main([str(text_file), ADDRESS, *made[4]]) == 0
     assert "found 120 articles" in capsys.readouterr().out
-    assert main([str(text_file), ADDRESS, *made[4], "--max-documents", "50"]) == 1
-    assert "other text or settings" in capsys.readouterr().err
+    with pytest.raises(CommandError, match="other text or settings"):
+        main([str(text_file), ADDRESS, *made[4], "--max-documents", "50"])
 
 
 def test_an_interrupted_upload_goes_on(made, client, text_file, tmp_path, monkeypatch, capsys):
@@ -106,7 +107,8 @@ def test_an_interrupted_upload_goes_on(made, client, text_file, tmp_path, monkey
         return send(self, folder, name, entry)
 
     monkeypatch.setattr(prepare_text.RemoteFolder, "send", broken)
-    assert main([str(text_file), address, *made[4], *staging]) == 1
+    with pytest.raises(CommandError, match=r"the network is gone\. HINT"):
+        main([str(text_file), address, *made[4], *staging])
     keys = {one["Key"] for one in client.list_objects_v2(Bucket="corpus", Prefix="again/")["Contents"]}
     assert "again/train-00000.npy" in keys
     assert "again/manifest.json" not in keys
@@ -234,8 +236,8 @@ def test_what_is_in_s3_is_verified(made, client, monkeypatch, capsys):
     assert "WRONG   val-00000.npy has" in said.out
     assert said.out.count("right ") == len(json.loads((made[1] / "shards" / "manifest.json").read_text())["others"])
     assert "error: test-00000.npy, train-00000.npy, val-00000.npy in s3://corpus/other changed" in said.err
-    assert verify("s3://corpus/nothing") == 1
-    assert "error: s3://corpus/nothing was given, but holds no manifest.json. HINT" in capsys.readouterr().err
+    with pytest.raises(CommandError, match=r"s3://corpus/nothing was given, but holds no manifest\.json\. HINT"):
+        verify("s3://corpus/nothing")
 
 
 def test_text_itself_is_not_read_from_s3():

@@ -287,6 +287,7 @@ def test_without_permission_the_hosts_share_a_network(tmp_path, script, monkeypa
         (["true"], {"distribution": "horovod"}, "distribution='horovod' is not known"),
         (["true"], {"contract": "studio"}, "contract='studio' is not known"),
         (["true"], {"hosts": 0}, "hosts=0 was set"),
+        (["true"], {"hosts": 100_000}, "hosts=100000 was set. HINT: a job has at most 1000"),
         (["true"], {"processes_per_host": -1}, "processes_per_host=-1 was set"),
         (["true"], {"timeout": 0}, "timeout=0 was set"),
         (["true"], {"timeout": -5}, "timeout=-5 was set"),

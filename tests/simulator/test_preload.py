@@ -232,7 +232,7 @@ def test_what_cannot_be_forked(tmp_path, monkeypatch, command, words):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(LocalClusterError, match=words):
         run_local_cluster(command, root=tmp_path / "root", preload=True, distribution="none")
-    monkeypatch.setattr("lightning_sagemaker.simulator.preload.plan._cores", lambda: 1)
+    monkeypatch.setattr("lightning_sagemaker.simulator.preload.plan.available_cores", lambda: 1)
     output = io.StringIO()
     run_local_cluster(command, root=tmp_path / "root", distribution="none", output=output, timeout=60)
     assert f"; each process imports by itself, because {words}" in output.getvalue()

@@ -11,6 +11,7 @@ import sys
 import pytest
 
 from lightning_sagemaker.simulator import hosts
+from lightning_sagemaker.simulator.contract import Folders
 from lightning_sagemaker.smdistributed import importer
 
 SHIM = "lightning_sagemaker.smdistributed.dataparallel.torch"
@@ -100,6 +101,11 @@ print(json.dumps(said | {"marks": [name for name in os.environ if name.startswit
 """
 
 
+def simulated_path(folder):
+    """PYTHONPATH of a simulated host, for a job that sets it to a folder."""
+    return hosts.simulation_variables(Folders(folder), str(folder))["PYTHONPATH"]
+
+
 @pytest.mark.parametrize("installed", [None, "sagemaker", "own"])
 def test_processes_of_a_simulated_job_find_version_2_when_they_start(tmp_path, installed):
     """By a folder on PYTHONPATH, which gives way to AWS's library and to another ``sitecustomize``; torch is empty here."""
@@ -110,7 +116,7 @@ def test_processes_of_a_simulated_job_find_version_2_when_they_start(tmp_path, i
     if installed == "own":
         (tmp_path / "sitecustomize.py").write_text("import os; os.environ['MARK_' + __name__] = '1'")
     seen = {}
-    for name, path in (("with", hosts.module_path(str(tmp_path))), ("without", f"{tmp_path}{os.pathsep}{hosts.IMAGE}")):
+    for name, path in (("with", simulated_path(tmp_path)), ("without", f"{tmp_path}{os.pathsep}{hosts.IMAGE}")):
         environment = {**os.environ, "PYTHONPATH": path}
         done = subprocess.run([sys.executable, "-c", LOOK], capture_output=True, text=True, timeout=60, env=environment)
         assert (done.returncode, done.stderr) == (0, "")
@@ -125,7 +131,7 @@ def test_processes_of_a_simulated_job_find_version_2_when_they_start(tmp_path, i
 
 def test_an_error_in_another_sitecustomize_is_told(tmp_path):
     (tmp_path / "sitecustomize.py").write_text("import absent_module")
-    environment = {**os.environ, "PYTHONPATH": hosts.module_path(str(tmp_path))}
+    environment = {**os.environ, "PYTHONPATH": simulated_path(tmp_path)}
     done = subprocess.run([sys.executable, "-c", ""], capture_output=True, text=True, timeout=60, env=environment)
     assert "absent_module" in done.stderr
 

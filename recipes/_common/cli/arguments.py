@@ -65,19 +65,18 @@ class Names:
         )
 
 
-def normalize(arguments: Sequence[str], names: Names, folder: Path, default_config: str = "config.yaml") -> list[str]:
+def normalize(arguments: Sequence[str], names: Names, folder: Path) -> list[str]:
     """Translate the command line of a user or of SageMaker into LightningCLI's.
 
     A missing subcommand becomes ``fit``; short names become dotted keys; the words ``True`` and ``"true"`` become
     ``true``; ``--mp_parameters`` is dropped; a configuration is looked up by bare name in the recipe's folder; without
-    any, ``default_config`` is used. Configurations come first, in the given order, so options override them wherever
+    any, ``config.yaml`` there is used. Configurations come first, in the given order, so options override them wherever
     they stand. The order of the options does not matter, except of those that append to a list.
 
     Args:
         arguments: Words such as ``sys.argv[1:]``.
         names: The recipe's option names.
         folder: The recipe's folder, which holds its configurations.
-        default_config: File name of a configuration in ``folder``.
 
     Raises:
         ArgumentNameError: On an unknown option.
@@ -105,7 +104,7 @@ def normalize(arguments: Sequence[str], names: Names, folder: Path, default_conf
             if value is None and name in names.short:
                 value = "true"
             options.append(_Option(name, key, None if value is None else _plain(value)))
-    configs = configs or [f"--config={folder / default_config}"]
+    configs = configs or [f"--config={folder / 'config.yaml'}"]
     return [subcommand, *configs, *(option.word for option in _in_order(options)), *words]
 
 

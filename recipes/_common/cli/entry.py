@@ -9,6 +9,7 @@ from argparse import ArgumentError
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
+from typing import NoReturn
 
 from lightning_sagemaker import SageMakerJob
 from lightning_sagemaker.pipes import quiet_pipe
@@ -25,7 +26,7 @@ def run_recipe(package: str, arguments: Sequence[str] | None = None) -> None:
     """Run one stage of the recipe in ``package``, or print its help; ``arguments`` are ``sys.argv[1:]`` by default.
 
     An unknown or wrong option, or an error whose message has a ``HINT:``, ends the program with that message and exit
-    code 1. Its traceback is shown with ``--debug``; that of the latter in a container too, where only the log remains.
+    code 2. Its traceback is shown with ``--debug``; that of the latter in a container too, where only the log remains.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     recipe: Recipe = import_module(f"{package}.recipe").RECIPE
@@ -49,22 +50,23 @@ def _run(recipe: Recipe, words: list[str], debug: bool) -> None:
     except (ArgumentNameError, RepeatedOptionError) as error:
         if debug:
             raise
-        sys.exit(_sentence(error))
+        _end(str(error))
     except ArgumentError as error:  # a value of the wrong type, a file of settings that is not there
         if debug:
             raise
-        sys.exit(f"{_sentence(error)} HINT: `lightning-sagemaker run {recipe.name} --help-all` lists the options.")
+        _end(f"{error} HINT: `lightning-sagemaker run {recipe.name} --help-all` lists the options.")
     except Exception as error:
         if debug or "HINT:" not in str(error) or SageMakerJob.from_environment().in_container:
             raise
-        if isinstance(error, SharedError) and error.rank:
-            sys.exit(1)  # rank zero says the same
-        sys.exit(_sentence(error))
+        is_said = isinstance(error, SharedError) and error.rank  # by rank zero
+        _end(None if is_said else str(error))
 
 
-def _sentence(error: Exception) -> str:
-    """The error's message on one line."""
-    return f"error: {' '.join(str(error).split())}"
+def _end(message: str | None) -> NoReturn:
+    """End the program as argparse does for wrong input, with the message on one line."""
+    if message is not None:
+        print(f"error: {' '.join(message.split())}", file=sys.stderr)
+    sys.exit(2)
 
 
 def use_folder(package: str, script: str) -> None:

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lightning_sagemaker.recipes._common.data.cache import MANIFEST, all_files
-from lightning_sagemaker.recipes._common.data.checksums import find_change, find_damage
+from lightning_sagemaker.recipes._common.data.checksums import find_fault
 
 _INTACT, _DAMAGED = 1, 2
 """State of a file after its comparison."""
@@ -123,10 +123,8 @@ class CheckedFiles:
         return self.path(name).read_text(encoding="utf-8")
 
     def _compare(self, name: str) -> None:
-        entry = self._entries[name]
-        change = find_damage(self._folder, name, entry) or find_change(self._folder, name, entry)
-        if change:
-            raise DamagedFileError(f"{change}, in {self._folder}. {hint(self._folder)}")
+        if fault := find_fault(self._folder, name, self._entries[name]):
+            raise DamagedFileError(f"{fault}, in {self._folder}. {hint(self._folder)}")
 
 
 def hint(folder: Path) -> str:

@@ -37,6 +37,11 @@ def find_change(folder: Path, name: str, entry: Mapping[str, Any]) -> str | None
     return compare(name, entry, partial(checksum, folder / name))
 
 
+def find_fault(folder: Path, name: str, entry: Mapping[str, Any]) -> str | None:
+    """Message if a file is missing or differs from its entry, else ``None``; its size is compared before it is read."""
+    return find_damage(folder, name, entry) or find_change(folder, name, entry)
+
+
 def compare(name: str, entry: Mapping[str, Any], read: Callable[[str], str]) -> str | None:
     """Message if a checksum differs from the entry's, else ``None``; ``read`` returns the checksum of a kind."""
     kind = checksum_kind(entry)

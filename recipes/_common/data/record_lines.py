@@ -11,6 +11,11 @@ from typing import Any, overload
 from lightning_sagemaker.recipes._common.data.table import Record
 
 
+def records_name(split: str) -> str:
+    """Name of the file with the records of a split as they were read, which are written with the predictions."""
+    return f"{split}-records.jsonl"
+
+
 def write_record_lines(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
     """Write records; what JSON does not know is written as text."""
     with path.open("w", encoding="utf-8", newline="\n") as file:

@@ -17,7 +17,7 @@ from lightning_sagemaker.data.damage import DamagedDataError, DataReadError
 from lightning_sagemaker.data.s3_errors import MissingError
 from lightning_sagemaker.data.s3_objects import SCHEME, S3Objects, split_address
 from lightning_sagemaker.recipes._common.data.cache import MANIFEST, all_files, settings_key
-from lightning_sagemaker.recipes._common.data.checksums import FAST, checksum_of, compare, find_change, find_damage
+from lightning_sagemaker.recipes._common.data.checksums import FAST, checksum_of, compare, find_fault
 from lightning_sagemaker.text_files import write_text
 
 _PART = 8 << 20
@@ -133,15 +133,15 @@ class RemoteFolder:
     def _copy(self, folder: Path, name: str, entry: Mapping[str, Any]) -> None:
         if ".." in PurePosixPath(name).parts or name.startswith("/"):
             raise DataReadError(f"{self.address}/{MANIFEST} names {name!r}. HINT: use one that `prepare` has written.")
-        if find_damage(folder, name, entry) is None and find_change(folder, name, entry) is None:
+        if find_fault(folder, name, entry) is None:
             return
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(f".{path.name}.{threading.get_native_id()}")
         temporary.write_bytes(self._read(name))
         temporary.replace(path)
-        if change := find_damage(folder, name, entry) or find_change(folder, name, entry):
-            raise DataReadError(f"{change}, in {self.address}. HINT: copy it again from its source.")
+        if fault := find_fault(folder, name, entry):
+            raise DataReadError(f"{fault}, in {self.address}. HINT: copy it again from its source.")
 
     def _read(self, name: str) -> bytes:
         return self.objects.read(self._bucket, self._key(name))

@@ -10,9 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from lightning_sagemaker.data.damage import DataReadError
+from lightning_sagemaker.errors import CommandError
 from lightning_sagemaker.recipes._common.data.cache import MANIFEST, all_files, load_manifest
 from lightning_sagemaker.recipes._common.data.checked import Entries, hint
-from lightning_sagemaker.recipes._common.data.checksums import checksum_kind, find_change, find_damage
+from lightning_sagemaker.recipes._common.data.checksums import checksum_kind, find_fault
 from lightning_sagemaker.recipes._common.data.remote import RemoteFolder, is_remote
 
 _HINT_REMOTE = "HINT: copy these files again from their source, or prepare again to another address."
@@ -27,7 +28,10 @@ def verify(place: Path | str) -> int:
         place: Folder of one cache, or of several, as a recipe's ``data.cache_dir``; or ``s3://bucket/prefix``.
 
     Returns:
-        The exit code: 1 if a file has changed, or there is nothing to compare, else 0.
+        The exit code: 1 if a file has changed, else 0.
+
+    Raises:
+        CommandError: If there is nothing to compare, or S3 cannot be read.
 
     """
     if is_remote(str(place)):
@@ -35,12 +39,10 @@ def verify(place: Path | str) -> int:
     folder = Path(place)
     caches = [folder] if (folder / MANIFEST).is_file() else sorted(path.parent for path in folder.glob(f"*/{MANIFEST}"))
     if not caches:
-        print(
-            f"error: {folder} was given, but holds no {MANIFEST}. HINT: give the folder that `lightning-sagemaker prepare`"
-            " or a recipe (data.cache_dir) has made.",
-            file=sys.stderr,
+        raise CommandError(
+            f"{folder} was given, but holds no {MANIFEST}. HINT: give the folder that `lightning-sagemaker prepare` or a"
+            " recipe (data.cache_dir) has made."
         )
-        return 1
     return max(_verify_one(cache) for cache in caches)
 
 
@@ -49,18 +51,13 @@ def _verify_remote(address: str) -> int:
         remote = RemoteFolder(address)
         manifest = remote.manifest()
         if manifest is None:
-            print(
-                f"error: {remote.address} was given, but holds no {MANIFEST}. HINT: check the prefix.",
-                file=sys.stderr,
-            )
-            return 1
+            raise CommandError(f"{remote.address} was given, but holds no {MANIFEST}. HINT: check the prefix.")
         entries = all_files(manifest)
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             problems = pool.map(lambda name: remote.find_change(name, entries[name]), entries)
             return _report(remote.address, entries, zip(entries, problems, strict=True), _HINT_REMOTE)
     except DataReadError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+        raise CommandError(str(error)) from error
 
 
 def _verify_one(folder: Path) -> int:
@@ -91,7 +88,5 @@ def _report(where: Path | str, entries: Entries, found: Iterable[tuple[str, str 
 
 def _compare(folder: Path, entries: dict[str, dict[str, object]]) -> Iterator[tuple[str, str | None]]:
     with ThreadPoolExecutor(os.cpu_count()) as pool:  # checksums are computed without the GIL
-        problems = pool.map(
-            lambda name: find_damage(folder, name, entries[name]) or find_change(folder, name, entries[name]), entries
-        )
+        problems = pool.map(lambda name: find_fault(folder, name, entries[name]), entries)
         yield from zip(entries, problems, strict=True)

@@ -18,8 +18,8 @@ _LONGEST = 16
 """Maximum characters of a token."""
 
 
-def train_wordpiece(texts: Iterable[str], vocab_size: int, lowercase: bool = True) -> Any:
-    """A WordPiece tokenizer with BERT's normalization and special tokens; the same texts give the same tokenizer.
+def train_wordpiece(texts: Iterable[str], vocab_size: int) -> Any:
+    """A WordPiece tokenizer with the normalization and special tokens of uncased BERT; equal texts give equal tokenizers.
 
     Its tokens are all characters, and those words, prefixes and suffixes of words that save the most characters. (The
     library's own trainer breaks ties by the order of a hash table, so hosts would get different tokenizers.)
@@ -27,11 +27,10 @@ def train_wordpiece(texts: Iterable[str], vocab_size: int, lowercase: bool = Tru
     Args:
         texts: Texts to train on.
         vocab_size: Number of tokens including the special ones; fewer if the texts do not have as many.
-        lowercase: Lower-case the text and strip accents.
 
     """
     tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
-    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     vocabulary = _vocabulary(_count_words(tokenizer, texts), vocab_size)
     tokenizer.model = models.WordPiece({token: i for i, token in enumerate(vocabulary)}, unk_token="[UNK]")

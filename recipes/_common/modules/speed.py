@@ -9,6 +9,8 @@ import sys
 
 from torch import nn
 
+from lightning_sagemaker.cores import available_cores
+
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
 """Numbers of the settings in glibc's ``malloc.h``."""
 
@@ -33,16 +35,12 @@ def num_workers(processes_on_host: int, on_gpu: bool) -> tuple[int, str]:
     """Number of loader processes that each training process starts with, and the reason."""
     if not on_gpu:
         return 0, "CPU training needs all cores"
-    return cores_of_each(processes_on_host), f"{_cores()} CPU cores for {processes_on_host} training processes"
+    return cores_of_each(processes_on_host), f"{available_cores()} CPU cores for {processes_on_host} training processes"
 
 
 def cores_of_each(processes_on_host: int) -> int:
     """CPU cores for each training process, at least one."""
-    return max(1, _cores() // processes_on_host)
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, available_cores() // processes_on_host)
 
 
 def fuse(model: nn.Module) -> int:

@@ -27,7 +27,7 @@ class RunFolders:
     """The three folders of a run: in a training job SageMaker's, elsewhere in a new folder for each run.
 
     Args:
-        model: Folder of the final model, which SageMaker uploads as the model artefact.
+        model: Folder of the final model, which SageMaker uploads as the model artifact.
         output: Folder of metrics, logs and everything else.
         checkpoints: Folder of the checkpoints, from which a restarted job resumes.
         root: Folder of this run below ``runs/NAME``, if this class has created it.

@@ -21,6 +21,7 @@ from lightning_sagemaker.bench import breakdown, stats
 from lightning_sagemaker.bench.breakdown import PARTS, Breakdown
 from lightning_sagemaker.bench.cases import Case
 from lightning_sagemaker.bench.measure import Round
+from lightning_sagemaker.cores import available_cores
 from lightning_sagemaker.errors import LaunchError
 from lightning_sagemaker.job.job import SageMakerJob
 from lightning_sagemaker.text_files import write_text
@@ -190,7 +191,7 @@ def environment(job: SageMakerJob) -> dict[str, Any]:
     return {
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "instance_type": job.instance_type if job.in_container and not job.simulated else None,
-        "cores": cores(),
+        "cores": available_cores(),
         "processor": _processor(),
         "system": platform.platform(),
         "python": platform.python_version(),
@@ -198,11 +199,6 @@ def environment(job: SageMakerJob) -> dict[str, Any]:
         **{name: _version(name) for name in _PACKAGES},
         "command": ["lightning-sagemaker", *sys.argv[1:]],
     }
-
-
-def cores() -> int:
-    """Number of CPU cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def best(cases: Sequence[Measured]) -> Measured:

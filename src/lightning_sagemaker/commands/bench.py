@@ -21,6 +21,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lightning_sagemaker.cores import available_cores
 from lightning_sagemaker.errors import LaunchError
 from lightning_sagemaker.option_types import integer, seconds
 
@@ -106,7 +107,6 @@ def main(arguments: argparse.Namespace) -> int:
 def _measure(arguments: argparse.Namespace) -> int:
     from lightning_sagemaker.bench.cases import Program
     from lightning_sagemaker.bench.page import report
-    from lightning_sagemaker.bench.results import cores
     from lightning_sagemaker.bench.text_report import table
     from lightning_sagemaker.job.job import SageMakerJob
     from lightning_sagemaker.text_files import write_text
@@ -126,7 +126,7 @@ def _measure(arguments: argparse.Namespace) -> int:
             " says how many it simulates there."
         )
     folder, scratch = _folders(arguments.output, job)
-    threads = max(1, cores() // max(case.ranks for case in cases))
+    threads = max(1, available_cores() // max(case.ranks for case in cases))
     results = _run(arguments.kind, program, cases, samples, threads, arguments, scratch)
     results.save(folder)
     write_text(folder / "report.html", report(results))

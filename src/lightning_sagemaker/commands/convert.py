@@ -11,8 +11,9 @@ model are written with the configuration (and the tokenizer, if any) of a local 
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
+
+from lightning_sagemaker.errors import CommandError
 
 HELP = "convert a sharded checkpoint to one file, or any checkpoint to a Hugging Face folder"
 
@@ -26,25 +27,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Convert the checkpoint; the exit code is 1 if it cannot be read, or the target cannot be written."""
+    """Convert the checkpoint; return the exit code."""
     from lightning_sagemaker.checkpoint import convert
-    from lightning_sagemaker.job import SageMakerJobError
 
     try:
         if args.like is None:
             convert.to_file(args.checkpoint, args.target)
         else:
             convert.to_huggingface(args.checkpoint, args.target, args.like, args.architecture)
-    except SageMakerJobError as error:
-        print(f"convert: {error}", file=sys.stderr)
-        return 1
-    except OSError as error:
+    except OSError as error:  # of a file, or transformers' about a folder or hub name
         reason = str(error).strip().partition("\n")[0]
-        print(
-            f"convert: {reason} HINT: give an existing checkpoint, a writable target, and with --like a folder with a"
-            " config.json or a hub name.",
-            file=sys.stderr,
-        )
-        return 1
+        raise CommandError(
+            f"{reason} HINT: give an existing checkpoint, a writable target, and with --like a folder with a config.json or"
+            " a hub name."
+        ) from error
     print(f"Wrote {args.target}.")
     return 0

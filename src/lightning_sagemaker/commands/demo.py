@@ -19,6 +19,7 @@ from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
 
+from lightning_sagemaker.cores import available_cores
 from lightning_sagemaker.option_types import integer
 from lightning_sagemaker.recipe_packages import has_packages
 
@@ -61,7 +62,7 @@ def main(args: argparse.Namespace) -> int:
     root = args.root.absolute()
     root.mkdir(parents=True, exist_ok=True)
     begin = time.monotonic()
-    threads = max(1, _num_cores() // (args.hosts * args.processes_per_host))
+    threads = max(1, available_cores() // (args.hosts * args.processes_per_host))
     environment = {"OMP_NUM_THREADS": str(threads)}
     training = [sys.executable, str(_train_script()), "--config", "tiny.yaml", "--cache_dir", str(root / "cache")]
     if not args.no_baseline:
@@ -81,10 +82,6 @@ def main(args: argparse.Namespace) -> int:
         timeout=_TIME_LIMIT,
     )
     return result.returncode or _report(result.root / "algo-1", time.monotonic() - begin)
-
-
-def _num_cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _train_script() -> Path:

@@ -300,7 +300,7 @@ def _start(arguments: argparse.Namespace, plan: JobPlan) -> int:
             print(f"Once it has completed, `{register_command(arguments, estimator)}` registers its model.")
         return 0
     print(f"{status.name}: {status.status}{f': {status.reason}' if status.reason else ''}")
-    print(f"artefact: {status.model_data}")
+    print(f"artifact: {status.model_data}")
     if status.status != "Completed":
         return 1
     return register_model(arguments, estimator) if arguments.register else 0

@@ -20,7 +20,8 @@ HELP = "run a command as a SageMaker job of several hosts, simulated on this mac
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of ``lightning-sagemaker local``."""
-    from lightning_sagemaker.simulator.cluster import CONTRACTS, DISTRIBUTIONS
+    from lightning_sagemaker.simulator.containers import CONTRACTS
+    from lightning_sagemaker.simulator.contract import DISTRIBUTIONS
 
     parser.add_argument(
         "--hosts",
@@ -77,7 +78,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace) -> int:
     """Run the job; the exit code is that of the first rank that failed."""
     from lightning_sagemaker.launch import run_local_cluster
+    from lightning_sagemaker.launch.planning.instances import find_instance
 
+    find_instance(arguments.instance_type)
     command = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
     result = run_local_cluster(
         command,

@@ -118,6 +118,7 @@ def _question(arguments: argparse.Namespace) -> Question:
     from lightning_sagemaker.bench.offers import Question
     from lightning_sagemaker.bench.runs import Policy
     from lightning_sagemaker.bench.tables import constants
+    from lightning_sagemaker.launch.planning.images import check_region
     from lightning_sagemaker.launch.planning.pricing import load_prices
 
     for option, value, known in (
@@ -132,6 +133,8 @@ def _question(arguments: argparse.Namespace) -> Question:
     anchor = None if arguments.measured is None else _anchor(arguments.measured, workload, arguments.strategy)
     policy = Policy(workload.model.parameters, arguments.checkpoint_minutes)
     prices = load_prices(arguments.region)
+    if prices.region != arguments.region:  # the package's own, or a misspelled region
+        check_region(arguments.region)
     return Question(workload, anchor, arguments.strategy, policy, prices, constants())
 
 

@@ -22,7 +22,7 @@ _FLAGS = {
 _RESERVED = ("_tuning_objective_metric", "default_user_module_name")
 """Hyperparameters that the service adds and that do not begin with ``sagemaker_``."""
 
-_SDK_CHANNELS = ("code", "sm_drivers")
+SDK_CHANNELS = ("code", "sm_drivers")
 """Channels that SDK 3 adds to the user's."""
 
 
@@ -72,7 +72,7 @@ def read_channels(source: Source) -> Mapping[str, Path]:
             return {}
         names, origin = tuple(config), "inputdataconfig.json"
     if "sm_drivers" in names:
-        names = tuple(name for name in names if name not in _SDK_CHANNELS)
+        names = tuple(name for name in names if name not in SDK_CHANNELS)
     return source.found("channels", origin, {name: _channel_folder(source, name) for name in names})
 
 

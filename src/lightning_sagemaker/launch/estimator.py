@@ -156,9 +156,7 @@ class Estimator(Settings):
             plan = self.plan(inputs)
         if experiment_config is not None:
             plan = plan.changed(experiment_config=experiment_config)
-        status = self.start(
-            plan, lambda name, _: self._follow(name, wants_logs(logs), poll) if wait else None, job_name
-        )
+        status = self.start(plan, lambda *_: self._follow(wants_logs(logs), poll) if wait else None, job_name)
         if status is not None:
             status.checked()
 
@@ -192,8 +190,8 @@ class Estimator(Settings):
 
         return run_attempts(alternative_plans(plan), send_one, follow, say)
 
-    def _follow(self, name: str, logs: bool, poll: float) -> JobStatus:
-        return self.jobs.follow(self.started_name(poll), logs=logs, poll=poll)
+    def _follow(self, logs: bool, poll: float, per_hour: float | None = None) -> JobStatus:
+        return self.jobs.follow(self.started_name(poll), logs=logs, poll=poll, per_hour=per_hour)
 
     def started_name(self, poll: float = 10.0, say: Callable[[str], None] = _log.info) -> str:
         """The job's name; waits until a queued job is started, since the queue chooses its name.
@@ -224,8 +222,7 @@ class Estimator(Settings):
             LaunchError: If the job fails, with SageMaker's reason.
 
         """
-        status = self.jobs.follow(self.started_name(poll), logs=wants_logs(logs), poll=poll, per_hour=per_hour)
-        return status.checked()
+        return self._follow(wants_logs(logs), poll, per_hour).checked()
 
     def logs(self) -> None:
         """Show the log from its beginning to the job's end."""

@@ -25,6 +25,12 @@ _SHOWN = 100
 """Maximum characters of a name in a message."""
 
 
+def split_uri(uri: str) -> tuple[str, str]:
+    """Bucket and key of an ``s3://`` URI."""
+    bucket, _, key = uri.removeprefix("s3://").partition("/")
+    return bucket, key
+
+
 def fetch(s3: Client, uri: str, folder: Path, limit: int | None = None) -> int:
     """Download an object, or all objects below a prefix, into ``folder``; return the number of files.
 
@@ -39,7 +45,7 @@ def fetch(s3: Client, uri: str, folder: Path, limit: int | None = None) -> int:
         LaunchError: If AWS rejects a request, or an object's name leads out of ``folder``.
 
     """
-    bucket, _, key = uri.removeprefix("s3://").partition("/")
+    bucket, key = split_uri(uri)
     folder.mkdir(parents=True, exist_ok=True)
     count = total = 0
     with translate_aws_errors(f"Getting {uri}"):
@@ -77,9 +83,9 @@ def up_to_last_line(text: bytes) -> bytes:
 
 def fetch_object(s3: Client, uri: str, target: Path) -> bool:
     """Download one object to ``target``; return False if it does not exist."""
-    bucket, _, key = uri.removeprefix("s3://").partition("/")
     from botocore.exceptions import ClientError
 
+    bucket, key = split_uri(uri)
     try:
         s3.download_file(bucket, key, str(target))
     except ClientError as error:

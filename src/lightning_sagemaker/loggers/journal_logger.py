@@ -15,7 +15,7 @@ from typing import Any
 
 from lightning_sagemaker._lightning import Logger, rank_zero_only
 from lightning_sagemaker.job import SageMakerJob
-from lightning_sagemaker.loggers.journal import FAILED, KILLED, Journal, Progress, journals
+from lightning_sagemaker.loggers.journal import FAILED, FINISHED, KILLED, Journal, Progress, journals
 
 _log = logging.getLogger(__name__)
 
@@ -70,9 +70,21 @@ class JournalLogger(Logger):
         if values:
             self._write({"t": int(time() * 1000), "step": int(step or 0), "metrics": values})
 
-    @abstractmethod
+    @rank_zero_only
+    def finalize(self, status: str) -> None:
+        """End the run, and deliver its rows."""
+        ended = FINISHED if status in ("success", "finished") else _why_it_ended()
+        if self._journal is None and (ended == FINISHED or not self._waiting):
+            return  # nothing was logged
+        self._write({"status": ended})
+        self._deliver()
+
     def _opened(self, journal: Journal) -> None:
-        """Called before each row is written."""
+        """Called before each row is written; does nothing here."""
+
+    @abstractmethod
+    def _deliver(self) -> None:
+        """Deliver the rows of a run that has ended, as far as that is possible in a limited time."""
 
     def _found(self, resume: bool) -> str | None:
         same = [one for one in journals(self._folder) if self._is_mine(one)] if resume else []
@@ -115,7 +127,7 @@ class JournalLogger(Logger):
         return self._journal
 
 
-def why_it_ended() -> str:
+def _why_it_ended() -> str:
     """The run's final status, by the exception that Lightning handles: KILLED after a signal, FAILED after an error."""
     return KILLED if isinstance(sys.exc_info()[1], (KeyboardInterrupt, SystemExit)) else FAILED
 

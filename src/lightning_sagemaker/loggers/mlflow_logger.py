@@ -13,11 +13,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from lightning_sagemaker._lightning import rank_zero_only
 from lightning_sagemaker.job import SageMakerJob
 from lightning_sagemaker.loggers.address import tracking_address
-from lightning_sagemaker.loggers.journal import FINISHED, RUNNING, Journal
-from lightning_sagemaker.loggers.journal_logger import JournalLogger, why_it_ended
+from lightning_sagemaker.loggers.journal import RUNNING, Journal
+from lightning_sagemaker.loggers.journal_logger import JournalLogger
 
 _log = logging.getLogger(__name__)
 
@@ -101,15 +100,6 @@ class MLflowLogger(JournalLogger):
 
         return MlflowClient(self._about["address"])
 
-    @rank_zero_only
-    def finalize(self, status: str) -> None:
-        """End the run; waits until all rows are sent, if the server responds."""
-        ended = FINISHED if status in ("success", "finished") else why_it_ended()
-        if self._journal is None and (ended == FINISHED or not self._waiting):
-            return  # nothing was logged
-        self._write({"status": ended})
-        self._wait()
-
     # State in a checkpoint
 
     def run_state(self) -> dict[str, object]:
@@ -147,7 +137,8 @@ class MLflowLogger(JournalLogger):
             stderr=subprocess.DEVNULL,
         )
 
-    def _wait(self) -> None:
+    def _deliver(self) -> None:
+        """Wait until all rows are sent, if the server responds."""
         sender, journal, self._sender = self._sender, self._journal, None
         if sender is None or journal is None:
             return

@@ -3,9 +3,9 @@
 
 Delivery is retried until it is confirmed, and nothing is logged twice:
 
-* Rows that may have arrived without a response are looked up before they are sent again. * Steps that are repeated
-after resuming from an earlier checkpoint keep their first values: MLflow cannot replace a value, and an exact
-  resume computes the same.
+* Rows that may have arrived without a response are looked up before they are sent again.
+* Steps that are repeated after resuming from an earlier checkpoint keep their first values: MLflow cannot replace a
+  value, and an exact resume computes the same.
 
 A run that ended without a status, such as by SIGKILL, gets the status KILLED.
 """
@@ -53,9 +53,8 @@ class Delivery:
         self.progress = journal.progress()
         self._store: MLflowStore | None = None
         self._status: str | None = None  # the journal's last status
-        self._is_new = self._logged = (
-            False  # whether the run was empty when this start began; whether anything was logged
-        )
+        self._is_new = False  # whether the run was empty when this start began
+        self._logged = False  # whether anything was logged
         self._uncertain = True  # an earlier sender may have been killed between sending and recording its progress
         self._own: dict[str, set[tuple[int, int]]] = {}
         self._earlier: dict[str, set[int]] = {}

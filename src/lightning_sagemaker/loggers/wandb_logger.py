@@ -10,11 +10,9 @@ from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from lightning_sagemaker._lightning import rank_zero_only
 from lightning_sagemaker.job import SageMakerJob
 from lightning_sagemaker.loggers.address import TrackingError
-from lightning_sagemaker.loggers.journal import FINISHED, Journal
-from lightning_sagemaker.loggers.journal_logger import JournalLogger, why_it_ended
+from lightning_sagemaker.loggers.journal_logger import JournalLogger
 from lightning_sagemaker.loggers.wandb_export import folder_of
 
 _log = logging.getLogger(__name__)
@@ -75,13 +73,8 @@ class OfflineWandbLogger(JournalLogger):
         """The offline run, for ``wandb sync``; available once training has ended."""
         return folder_of(self._key, self._runs)
 
-    @rank_zero_only
-    def finalize(self, status: str) -> None:
+    def _deliver(self) -> None:
         """Write the offline run."""
-        ended = FINISHED if status in ("success", "finished") else why_it_ended()
-        if self._journal is None and (ended == FINISHED or not self._waiting):
-            return  # nothing was logged
-        self._write({"status": ended})
         command = [sys.executable, "-m", "lightning_sagemaker.loggers.wandb_export", str(self._folder), self._key]
         command.append(str(self._runs))
         try:
@@ -107,6 +100,3 @@ class OfflineWandbLogger(JournalLogger):
         """Resume the run of a checkpoint."""
         if self._journal is None and state.get("project") == self._about["project"]:
             self._key = str(state["key"])
-
-    def _opened(self, journal: Journal) -> None:
-        pass

@@ -9,9 +9,16 @@ import socket
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from types import ModuleType
 
-from lightning_sagemaker.simulator.contract import MAX_HYPERPARAMETERS, MAX_NAME, MAX_VALUE, Cluster, LocalClusterError
+from lightning_sagemaker.simulator.contract import (
+    MAX_HOSTS,
+    MAX_HYPERPARAMETERS,
+    MAX_NAME,
+    MAX_VALUE,
+    Cluster,
+    Container,
+    LocalClusterError,
+)
 
 MAX_TEMPORARY = 64
 """Maximum bytes in the path of a folder for sockets: an address has at most 104 (macOS), the file name up to 40."""
@@ -43,10 +50,12 @@ def check_system() -> None:
 
 
 def check_counts(hosts: int, processes_per_host: int, timeout: float | None) -> None:
-    """Check that both numbers are at least 1, and that there is time to start them."""
+    """Check that both numbers are at least 1, that a job may have so many hosts, and that there is time to start them."""
     for what, given in (("hosts", hosts), ("processes_per_host", processes_per_host)):
         if given < 1:
             raise LocalClusterError(f"{what}={given} was set. HINT: it must be at least 1.")
+    if hosts > MAX_HOSTS:
+        raise LocalClusterError(f"hosts={hosts} was set. HINT: a job has at most {MAX_HOSTS}.")
     if timeout is not None and not timeout > 0:
         raise LocalClusterError(
             f"timeout={timeout:g} was set. HINT: give the seconds after which everything is stopped, or none for no limit."
@@ -101,9 +110,9 @@ def check_folder(what: str, path: str | os.PathLike[str]) -> Path:
     return Path(path).resolve()
 
 
-def check_limits(cluster: Cluster, module: ModuleType) -> None:
-    """Check SageMaker's limits and those of the containers of ``module``, so that a job that passes here passes there."""
-    values = module.hyperparameters_file(cluster)
+def check_limits(cluster: Cluster, container: Container) -> None:
+    """Check SageMaker's limits and those of the containers, so that a job that passes here passes there."""
+    values = container.hyperparameters_file(cluster)
     if len(values) > MAX_HYPERPARAMETERS:
         raise LocalClusterError(
             f"{len(values)} hyperparameters were given, SageMaker accepts {MAX_HYPERPARAMETERS}. HINT: pass a file."
@@ -131,6 +140,6 @@ def check_limits(cluster: Cluster, module: ModuleType) -> None:
             f"The distribution smp was chosen, but mp_parameters is {parallel!r}. HINT: give --mp-parameters"
             ' \'{"partitions": 2, "microbatches": 4, "ddp": true}\'.'
         )
-    problem = module.check(cluster)
+    problem = container.check(cluster)
     if problem is not None:
         raise LocalClusterError(problem)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import json
 import os
 import sys
 import tempfile
@@ -13,24 +12,20 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import ModuleType
 from typing import TextIO
 
 from lightning_sagemaker.simulator import checks
-from lightning_sagemaker.simulator.containers import modeltrainer, toolkit
-from lightning_sagemaker.simulator.contract import MASTER_PORT, Cluster, Folders
-from lightning_sagemaker.simulator.display import Digest, Lines
+from lightning_sagemaker.simulator.containers import CONTRACTS
+from lightning_sagemaker.simulator.contract import DISTRIBUTIONS, MASTER_PORT, Cluster, Folders, without_contract
+from lightning_sagemaker.simulator.display import Digest, Lines, Source
 from lightning_sagemaker.simulator.elastic import FILE as HOSTS_FILE
 from lightning_sagemaker.simulator.elastic import Changes, ElasticHosts, plan_hosts
 from lightning_sagemaker.simulator.hosts import (
+    DEFAULT_REGION,
     ON_CPUS,
+    SimulatedHosts,
     free_port,
-    gpu_variables,
     gpus_per_host,
-    host_environment,
-    own_environment,
-    prepare_folders,
-    rank_environment,
     visible_gpus,
 )
 from lightning_sagemaker.simulator.hyperparameters import with_hyperparameters
@@ -47,13 +42,8 @@ from lightning_sagemaker.simulator.processes import Job
 from lightning_sagemaker.simulator.streams import Failure, sentence_of
 from lightning_sagemaker.text_files import write_text
 
-DISTRIBUTIONS = ("smddp", "ddp", "torch_distributed", "mpi", "smp", "none")
 LOGS = "logs"
 """Folder in the job's folder with a log file for each launcher and each rank."""
-
-CONTRACTS: dict[str, ModuleType] = {"toolkit": toolkit, "modeltrainer": modeltrainer}
-
-_REGION = "us-east-1"
 
 
 @dataclass(frozen=True)
@@ -136,17 +126,17 @@ def run_local_cluster(
     checks.check_choice("contract", contract, tuple(CONTRACTS))
     most, elastic = plan_hosts(hosts, schedule)
     checks.check_counts(most, processes_per_host, timeout)
-    own, output = output is None, lasting(sys.stdout if output is None else output)
+    screen = _Screen(lasting(sys.stdout if output is None else output), output is None, debug)
     rate = None if network is None else parse_network(network)
     if network is not None and (reason := network_obstacle()) is not None:
-        _say(output, f"the hosts share this machine's network, because {reason}")
+        screen.say(f"the hosts share this machine's network, because {reason}")
         network = None
     name = f"local-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
     code = None if source_dir is None else checks.check_folder("The source directory", source_dir)
     sources = {channel: checks.check_folder(f"Channel {channel!r}", path) for channel, path in (channels or {}).items()}
-    module = CONTRACTS[contract]
+    container = CONTRACTS[contract]
     program = Program.parse(command, code or Path.cwd())
-    program, values = with_hyperparameters(program, dict(hyperparameters or {}), module)
+    program, values = with_hyperparameters(program, dict(hyperparameters or {}), container)
     visible = visible_gpus()
     cluster = Cluster(
         job_name=name,
@@ -164,10 +154,10 @@ def run_local_cluster(
         hyperparameters=values,
         channels=tuple(sources),
         gpus_per_host=gpus_per_host(len(visible), most, 1 if distribution == "none" else processes_per_host),
-        region=os.environ.get("AWS_REGION", _REGION),
+        region=os.environ.get("AWS_REGION", DEFAULT_REGION),
         environment=dict(environment or {}),
     )
-    checks.check_limits(cluster, module)
+    checks.check_limits(cluster, container)
     place = checks.make_root(Path("runs", name) if root is None else Path(root))
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(checks.scratch_folder(checks.temporary_folder())))
@@ -176,76 +166,98 @@ def run_local_cluster(
         if reason is None:
             cluster = replace(cluster, main_address=cluster.hosts[0])
         else:
-            _say(output, f"the hosts have this machine's name, and algo-1 does not resolve: {reason}")
-        run = _Run(cluster, program, module, place, folder, output, own, code, sources, visible, joined, preload, debug)
-        return run.execute(timeout, elastic)
+            screen.say(f"the hosts have this machine's name, and algo-1 does not resolve: {reason}")
+        simulated = SimulatedHosts(cluster=cluster, root=place, source_dir=code, channels=sources, gpus=visible)
+        return _Run(simulated, program, folder, joined, screen).execute(preload, timeout, elastic)
+
+
+@dataclass(frozen=True)
+class _Screen:
+    """Display of a job, and of the simulator's messages before and after it.
+
+    Args:
+        output: Stream to write to.
+        is_own_output: Whether it is this program's standard output, which may be a terminal.
+        debug: Whether every line of every rank is shown.
+
+    """
+
+    output: TextIO
+    is_own_output: bool
+    debug: bool
+
+    def say(self, text: str) -> None:
+        """Show a message of the simulator."""
+        Lines(self.output).say(text)
+
+    def display(self, cluster: Cluster, num_ranks: int) -> Lines:
+        """The display while the job runs."""
+        if self.debug:
+            return Lines(self.output)
+        title = f"{cluster.job_name}: {len(cluster.hosts)} host(s), {cluster.distribution}"
+        return Digest(display(self.output, self.is_own_output, title, cluster.hosts), num_ranks)
+
+    def show_failure(self, failure: Failure, logs: Path) -> None:
+        """Show the first failure last."""
+        if failure.host is None:
+            self.say(f"{failure.reason}; all processes have exited")
+            return
+        self.say(f"{failure.reason} on {failure.host}; all other processes were stopped. Its last output:")
+        for line in failure.last_lines if self.debug else sentence_of(failure.last_lines):
+            Lines(self.output).show(Source(failure.host, failure.rank), line)
+        self.say(f"the full output of each rank is in {logs}")
 
 
 @dataclass(frozen=True)
 class _Run:
-    """One simulated job, from its files to its result."""
+    """One simulated job, from its files to its result.
 
-    cluster: Cluster
+    Args:
+        hosts: Its hosts.
+        program: Program of every rank.
+        folder: The simulator's own folder.
+        network: Namespaces of the hosts; None if they share this machine's network.
+        screen: Display.
+
+    """
+
+    hosts: SimulatedHosts
     program: Program
-    module: ModuleType
-    root: Path
     folder: Path
-    output: TextIO
-    is_own_output: bool
-    code: Path | None
-    sources: Mapping[str, Path]
-    visible_gpus: list[str]
     network: Network | None
-    preload: bool | None
-    debug: bool
+    screen: _Screen
 
-    def execute(self, timeout: float | None, elastic: Changes | None) -> LocalResult:
+    def execute(self, preload: bool | None, timeout: float | None, elastic: Changes | None) -> LocalResult:
+        cluster = self.hosts.cluster
         if elastic is None:
-            launch = plan_launch(self.cluster, self.program, self.folder, self.network)
+            launch = plan_launch(cluster, self.program, self.folder, self.network)
         else:
-            launch = plan_elastic(self.cluster, self.program, elastic.fewest)
-        names = self.cluster.hosts
-        environments = [self._prepare(index) for index in range(len(names))]
-        own_folders = None if self.code is None else environments[0].get("PYTHONPATH")
-        forks, start = preloading.choose(self.preload, self.program, len(launch.ranks), own_folders)
-        _say(self.output, f"{len(names)} simulated host(s) in {self.root}; {launch.reason}{start}")
-        if checks.temporary_folder() != tempfile.gettempdir():
-            _say(
-                self.output,
-                f"TMPDIR is {checks.temporary_folder()} for the job: your path is too long for sockets",
-            )
-        if self.network is not None:
-            _say(self.output, f"each host has its own network, egress limit {self.network.rate or 'none'}")
-        if self.visible_gpus and not self.cluster.gpus_per_host:
-            _say(
-                self.output,
-                f"not using GPUs: this machine has {len(self.visible_gpus)}, fewer than processes",
-            )
-        if environments[0].get(ON_CPUS) == "true" and importlib.util.find_spec("accelerate") is not None:
-            _say(
-                self.output,
-                f"no GPU for accelerate and transformers.Trainer: they use gloo on the CPU ({ON_CPUS}=true)",
-            )
-        shown = self._display(len(launch.ranks))
+            launch = plan_elastic(cluster, self.program, elastic.fewest)
+        environments = [self.hosts.prepare(index, self.folder) for index in range(len(cluster.hosts))]
+        own_folders = None if self.hosts.source_dir is None else environments[0].get("PYTHONPATH")
+        forks, start = preloading.choose(preload, self.program, len(launch.ranks), own_folders)
+        self._say_first(f"{launch.reason}{start}", environments[0])
+        shown = self.screen.display(cluster, len(launch.ranks))
         job = Job(self.folder, shown, self._make_logs())
         for rank, index in launch.ranks.items():
-            job.add_rank(rank, names[index])
+            job.add_rank(rank, cluster.hosts[index])
         tick: Callable[[], None] | None = None
         try:
             if forks:
                 with preloading.listen(self.folder) as listener:
-                    command = preloading.server_command(self.cluster, self.program, listener)
-                    job.help("preload", command, preloading.server_environment(environments[0]), self._cwd(0), listener)
+                    command = preloading.server_command(cluster, self.program, listener)
+                    job.help("preload", command, without_contract(environments[0]), self.hosts.cwd(0), listener)
 
             def start_host(index: int) -> None:
+                host = cluster.hosts[index]
                 for command, variables in launch.commands[index]:
-                    first = host_shim(command, names[index], self.network, self.folder)
-                    job.start(names[index], first, environments[index] | variables, self._cwd(index))
+                    first = host_shim(command, host, self.network, self.folder)
+                    job.start(host, first, environments[index] | variables, self.hosts.cwd(index))
 
             if elastic is not None:
-                place = self.root / HOSTS_FILE
-                tick = ElasticHosts(names, *elastic, place, job, start_host, shown.say).tick
-                _say(self.output, f"echo NUMBER > {place} changes the number of hosts")
+                wanted = self.hosts.root / HOSTS_FILE
+                tick = ElasticHosts(cluster.hosts, *elastic, wanted, job, start_host, shown.say).tick
+                self.screen.say(f"echo NUMBER > {wanted} changes the number of hosts")
             else:
                 for index in launch.commands:
                     start_host(index)
@@ -255,55 +267,38 @@ class _Run:
             finally:
                 shown.close()
         if failure is not None:
-            self._report(failure)
-        return LocalResult(0 if failure is None else failure.returncode, self.root, launch.launcher, failure)
+            self.screen.show_failure(failure, self.hosts.root / LOGS)
+            self._write_failure(failure)
+        code = 0 if failure is None else failure.returncode
+        return LocalResult(code, self.hosts.root, launch.launcher, failure)
 
-    def _display(self, num_ranks: int) -> Lines:
-        if self.debug:
-            return Lines(self.output)
-        title = f"{self.cluster.job_name}: {len(self.cluster.hosts)} host(s), {self.cluster.distribution}"
-        return Digest(display(self.output, self.is_own_output, title, self.cluster.hosts), num_ranks)
+    def _say_first(self, how: str, environment: Mapping[str, str]) -> None:
+        """Show how the job is started, and what differs from a real one."""
+        say, gpus = self.screen.say, self.hosts.gpus
+        say(f"{len(self.hosts.cluster.hosts)} simulated host(s) in {self.hosts.root}; {how}")
+        if checks.temporary_folder() != tempfile.gettempdir():
+            say(f"TMPDIR is {checks.temporary_folder()} for the job: your path is too long for sockets")
+        if self.network is not None:
+            say(f"each host has its own network, egress limit {self.network.rate or 'none'}")
+        if gpus and not self.hosts.cluster.gpus_per_host:
+            say(f"not using GPUs: this machine has {len(gpus)}, fewer than processes")
+        if environment.get(ON_CPUS) == "true" and importlib.util.find_spec("accelerate") is not None:
+            say(f"no GPU for accelerate and transformers.Trainer: they use gloo on the CPU ({ON_CPUS}=true)")
 
     def _make_logs(self) -> Path:
         """Create the folder of the log files, without those of an earlier job."""
-        logs = self.root / LOGS
+        logs = self.hosts.root / LOGS
         logs.mkdir(exist_ok=True)
         for path in logs.glob("*.log"):
             path.unlink()
         return logs
 
-    def _folders(self, index: int) -> Folders:
-        return Folders(self.root / self.cluster.hosts[index])
-
-    def _cwd(self, index: int) -> Path:
-        return self.cluster.code if self.code is None else self._folders(index).base / self.module.CODE
-
-    def _prepare(self, index: int) -> dict[str, str]:
-        """Write the files of a host; return the environment of its first process."""
-        cluster, folders = replace(self.cluster, code=self._cwd(index)), self._folders(index)
-        prepare_folders(cluster, self.module, folders, cluster.hosts[index], self.sources, self.code)
-        gpus = gpu_variables(self.visible_gpus, index, cluster.gpus_per_host)
-        of_ranks = rank_environment(cluster, self.module, index, folders) | gpus
-        write_text(self.folder / f"host-{index}.json", json.dumps(of_ranks))
-        # The hosts share this machine's cores; torchrun and Open MPI would use all of them once per process.
-        threads = (os.cpu_count() or 1) // (len(cluster.hosts) * cluster.processes_per_host)
-        base = {"OMP_NUM_THREADS": str(max(1, threads))} | own_environment()
-        return base | host_environment(cluster, self.module, cluster.hosts[index], folders) | gpus
-
-    def _report(self, failure: Failure) -> None:
-        """Print the first failure last, and write it to ``output/failure``, which SageMaker reads."""
-        if failure.host is None:
-            _say(self.output, f"{failure.reason}; all processes have exited")
-            return
-        where = f"{failure.reason} on {failure.host}"
-        _say(self.output, f"{where}; all other processes were stopped. Its last output:")
-        prefix = failure.host if failure.rank is None else f"{failure.host} [{failure.rank}]"
-        for line in failure.last_lines if self.debug else sentence_of(failure.last_lines):
-            self.output.write(f"{prefix} | {line}\n")
-        _say(self.output, f"the full output of each rank is in {self.root / LOGS}")
-        path = Folders(self.root / failure.host).failure
-        if not path.exists() or not path.stat().st_size:  # prefer what the script wrote, as SageMaker does
-            write_text(path, failure_text(where, failure.last_lines))
+    def _write_failure(self, failure: Failure) -> None:
+        """Write a host's failure to ``output/failure``, which SageMaker reads; what the script wrote takes precedence."""
+        if failure.host is not None:
+            path = Folders(self.hosts.root / failure.host).failure
+            if not path.exists() or not path.stat().st_size:
+                write_text(path, failure_text(f"{failure.reason} on {failure.host}", failure.last_lines))
 
 
 def failure_text(where: str, lines: Sequence[str]) -> str:
@@ -311,8 +306,3 @@ def failure_text(where: str, lines: Sequence[str]) -> str:
     exception = [line for line in lines if line and not line[0].isspace()]
     last = exception[-1] if exception else ""
     return "\n".join([f"{last} ({where})" if last else where, *lines]) + "\n"
-
-
-def _say(output: TextIO, line: str) -> None:
-    output.write(f"lightning-sagemaker: {line}\n")
-    output.flush()

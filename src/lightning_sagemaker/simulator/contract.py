@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from lightning_sagemaker.errors import LaunchError
 from lightning_sagemaker.job.job import CHECKPOINTS, MODEL, OUTPUT
@@ -24,6 +24,13 @@ MASTER_PORT = 7777
 """Port of the first host in both generations."""
 
 LOG_LEVEL = 20
+"""Level of SageMaker's programs in the container unless a job sets another: INFO of Python's ``logging``."""
+
+DISTRIBUTIONS = ("smddp", "ddp", "torch_distributed", "mpi", "smp", "none")
+"""Kinds of distributions."""
+
+MAX_HOSTS = 1000
+"""Maximum number of hosts of a job or a simulated job."""
 
 MAX_HYPERPARAMETERS, MAX_NAME, MAX_VALUE = 100, 256, 2500
 """Limits of CreateTrainingJob: number of hyperparameters, characters of a name and of a value."""
@@ -44,6 +51,16 @@ CONTRACT_NAMES = frozenset(
     ]
 )
 """Variables of a job or a launcher, which the hosts do not inherit from the simulator's process."""
+
+
+def without_contract(environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables that are not those of a job or a launcher."""
+    return {
+        name: value
+        for name, value in environment.items()
+        if name not in CONTRACT_NAMES and not name.startswith(CONTRACT_PREFIXES)
+    }
+
 
 RDMA_TYPES = frozenset(
     [
@@ -99,7 +116,7 @@ class Folders:
 
     @property
     def config(self) -> Path:
-        """Folder of the three JSON files that :func:`write_config` writes."""
+        """Folder of the three JSON files that :func:`begin_host` writes."""
         return self.base / "input" / "config"
 
     @property
@@ -116,6 +133,35 @@ class Folders:
         """Create every folder that a container has."""
         for name in ("input/config", "input/data", MODEL, OUTPUT, CHECKPOINTS, "code"):
             (self.base / name).mkdir(parents=True, exist_ok=True)
+
+
+class Container(Protocol):
+    """A generation of containers; the modules of ``containers/`` are its implementations.
+
+    Attributes:
+        CODE: Path of the user's code, relative to the host's folder.
+
+    """
+
+    CODE: str
+
+    def check(self, cluster: Cluster) -> str | None:
+        """Why jobs of this kind fail in these containers; None if they do not."""
+
+    def to_arguments(self, hyperparameters: dict[str, object]) -> list[str]:
+        """The arguments that the container makes of hyperparameters."""
+
+    def hyperparameters_file(self, cluster: Cluster) -> dict[str, str]:
+        """Content of ``hyperparameters.json``, with what an SDK adds."""
+
+    def all_channels(self, cluster: Cluster) -> tuple[str, ...]:
+        """Names of the channels, with those that an SDK adds."""
+
+    def host_environment(self, cluster: Cluster, host: str, folders: Folders) -> dict[str, str]:
+        """Variables of a host before any launcher runs."""
+
+    def launcher_environment(self, cluster: Cluster) -> dict[str, str]:
+        """Variables that are added for the launcher."""
 
 
 def resource_config(cluster: Cluster, host: str) -> dict[str, Any]:
@@ -153,22 +199,23 @@ def compact(value: object) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 
-def write_config(
-    cluster: Cluster, host: str, folders: Folders, hyperparameters: Mapping[str, str], channels: tuple[str, ...]
+def begin_host(
+    folders: Folders, resources: Mapping[str, object], hyperparameters: Mapping[str, str], inputs: Mapping[str, object]
 ) -> None:
-    """Write the three files of ``input/config`` for one host.
+    """Create the folders of a host, with the three files of ``input/config`` and without an earlier failure.
 
     Args:
-        cluster: The job.
-        host: Name of the host, such as ``algo-1``.
         folders: Folders of the host.
+        resources: Content of ``resourceconfig.json``.
         hyperparameters: Hyperparameters as the SDK encodes them; every value is a string.
-        channels: Names of all channels, including those that an SDK adds.
+        inputs: Content of ``inputdataconfig.json``.
 
     """
+    folders.create()
+    folders.failure.unlink(missing_ok=True)
     for name, content in (
-        ("resourceconfig", resource_config(cluster, host)),
-        ("hyperparameters", dict(hyperparameters)),
-        ("inputdataconfig", input_data_config(channels)),
+        ("resourceconfig", resources),
+        ("hyperparameters", hyperparameters),
+        ("inputdataconfig", inputs),
     ):
-        write_text(folders.config / f"{name}.json", json.dumps(content))
+        write_text(folders.config / f"{name}.json", json.dumps(dict(content)))

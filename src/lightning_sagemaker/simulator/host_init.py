@@ -231,7 +231,7 @@ def _become(command: list[str], environment: dict[str, str]) -> None:
     try:
         os.execvpe(command[0], command, environment)
     except OSError as error:
-        os.write(2, f"{command[0]}: {error.strerror}\n".encode())
+        os.write(2, f"the program {command[0]!r} cannot be started: {error.strerror}\n".encode())
         os._exit(127)
 
 

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The folders, files and variables of one simulated host."""
+"""The folders, files and variables of simulated hosts."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import random
 import shutil
@@ -12,11 +13,21 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from types import ModuleType
 
 from lightning_sagemaker.simulator.checks import own_home, temporary_folder
-from lightning_sagemaker.simulator.contract import CONTRACT_NAMES, CONTRACT_PREFIXES, Cluster, Folders, write_config
+from lightning_sagemaker.simulator.containers import CONTRACTS
+from lightning_sagemaker.simulator.contract import (
+    Cluster,
+    Container,
+    Folders,
+    begin_host,
+    input_data_config,
+    resource_config,
+    without_contract,
+)
+from lightning_sagemaker.text_files import write_text
 
 ON_CPUS = "ACCELERATE_USE_CPU"
 """Accelerate's variable for processes without GPUs."""
@@ -27,41 +38,85 @@ SMDDPRUN = "LIGHTNING_SAGEMAKER_SMDDPRUN"
 IMAGE = Path(__file__).with_name("image")
 """Folder of what a training image has installed and this machine may not: ``smdistributed``."""
 
-_LISTENERS = range(10000, 32768)
-"""Ports below the ephemeral ones of Linux and macOS: a rank listens seconds after its port was chosen."""
-
 START = Path(__file__).with_name("image_start")
 """The same for ``torch.sagemaker``, by a ``sitecustomize.py`` that Python runs when a process starts."""
+
+DEFAULT_REGION = "us-east-1"
+"""Region of a simulated job, unless AWS_REGION is set."""
+
+_LISTENERS = range(10000, 32768)
+"""Ports below the ephemeral ones of Linux and macOS: a rank listens seconds after its port was chosen."""
 
 _NOT_COPIED = shutil.ignore_patterns(".git", "__pycache__", ".venv", "runs")
 
 
-def prepare_folders(
-    cluster: Cluster, module: ModuleType, folders: Folders, host: str, sources: Mapping[str, Path], code: Path | None
-) -> None:
-    """Create the folders and files of a host before anything runs.
+@dataclass(frozen=True, kw_only=True)
+class SimulatedHosts:
+    """The folders, files and variables of a job's hosts.
 
-    Args:
+    Attributes:
         cluster: The job.
-        module: Module of the container generation.
-        folders: Folders of the host.
-        host: Name of the host.
-        sources: Channel name -> local folder to which the channel links.
-        code: Folder that is copied to the host's code folder; None if the program runs in the working directory.
+        root: Folder of the hosts' folders.
+        source_dir: Folder that is copied to each host's code folder; None if the program runs in the working directory.
+        channels: Channel name -> local folder to which the channel links.
+        gpus: This machine's GPUs, as :func:`visible_gpus` names them.
 
     """
-    folders.create()
-    folders.failure.unlink(missing_ok=True)
-    write_config(cluster, host, folders, module.hyperparameters_file(cluster), module.all_channels(cluster))
-    for channel, source in sources.items():
-        link = folders.data / channel
-        if link.is_symlink():
-            link.unlink()
-        link.symlink_to(source, target_is_directory=True)
-    if code is not None:
-        target = folders.base / module.CODE
-        shutil.rmtree(target, ignore_errors=True)
-        shutil.copytree(code, target, ignore=_without_hosts(folders.base.parent.resolve(), cluster.hosts))
+
+    cluster: Cluster
+    root: Path
+    source_dir: Path | None
+    channels: Mapping[str, Path]
+    gpus: list[str]
+
+    @property
+    def container(self) -> Container:
+        """The job's generation of containers."""
+        return CONTRACTS[self.cluster.contract]
+
+    def folders(self, index: int) -> Folders:
+        """The folders of the host with this index."""
+        return Folders(self.root / self.cluster.hosts[index])
+
+    def cwd(self, index: int) -> Path:
+        """Folder in which the program runs on the host with this index."""
+        return self.cluster.code if self.source_dir is None else self.folders(index).base / self.container.CODE
+
+    def prepare(self, index: int, scratch: Path) -> dict[str, str]:
+        """Write the files of a host; return the environment of its first process.
+
+        Args:
+            index: Index of the host.
+            scratch: The simulator's own folder, for the variables of the host's ranks.
+
+        """
+        cluster, folders = replace(self.cluster, code=self.cwd(index)), self.folders(index)
+        self._write_files(cluster, index, folders)
+        gpus = gpu_variables(self.gpus, index, cluster.gpus_per_host)
+        of_ranks = rank_environment(cluster, self.container, index, folders) | gpus
+        write_text(scratch / f"host-{index}.json", json.dumps(of_ranks))
+        base = own_environment()
+        base.setdefault("OMP_NUM_THREADS", threads_per_process(len(cluster.hosts) * cluster.processes_per_host))
+        return base | host_environment(cluster, self.container, cluster.hosts[index], folders) | gpus
+
+    def _write_files(self, cluster: Cluster, index: int, folders: Folders) -> None:
+        resources = resource_config(cluster, cluster.hosts[index])
+        inputs = input_data_config(self.container.all_channels(cluster))
+        begin_host(folders, resources, self.container.hyperparameters_file(cluster), inputs)
+        for channel, source in self.channels.items():
+            link = folders.data / channel
+            if link.is_symlink():
+                link.unlink()
+            link.symlink_to(source, target_is_directory=True)
+        if self.source_dir is not None:
+            target = folders.base / self.container.CODE
+            shutil.rmtree(target, ignore_errors=True)
+            shutil.copytree(self.source_dir, target, ignore=_without_hosts(self.root.resolve(), cluster.hosts))
+
+
+def threads_per_process(processes: int) -> str:
+    """OMP_NUM_THREADS for processes that share this machine; torchrun and Open MPI would use all cores once per process."""
+    return str(max(1, (os.cpu_count() or 1) // processes))
 
 
 def _without_hosts(root: Path, hosts: Collection[str]) -> Callable[[str, list[str]], set[str]]:
@@ -81,32 +136,43 @@ def own_environment() -> dict[str, str]:
     Containers have a HOME, and Open MPI needs one. First on the PATH are the programs of this interpreter's environment: in
     an image a shell script finds ``python`` and ``torchrun`` too.
     """
-    variables = {
-        name: value
-        for name, value in os.environ.items()
-        if name not in CONTRACT_NAMES and not name.startswith(CONTRACT_PREFIXES)
-    }
+    variables = without_contract(os.environ)
     variables.setdefault("HOME", own_home())
     variables["PATH"] = os.pathsep.join((str(Path(sys.executable).parent), variables.get("PATH", os.defpath)))
     return variables if temporary_folder() == tempfile.gettempdir() else variables | {"TMPDIR": temporary_folder()}
 
 
-def host_environment(cluster: Cluster, module: ModuleType, host: str, folders: Folders) -> dict[str, str]:
+def host_environment(cluster: Cluster, container: Container, host: str, folders: Folders) -> dict[str, str]:
     """Variables of ``host`` that the user, the service and the container set, and those of the simulator."""
-    variables = dict(cluster.environment)
-    variables |= {
-        "AWS_REGION": cluster.region,
-        "TRAINING_JOB_NAME": cluster.job_name,
-        "TRAINING_JOB_ARN": f"arn:aws:sagemaker:{cluster.region}:111122223333:training-job/{cluster.job_name}",
+    variables = {**cluster.environment, **job_variables(cluster.job_name, cluster.region)}
+    variables |= container.host_environment(cluster, host, folders) | container.launcher_environment(cluster)
+    variables |= simulation_variables(folders, variables.get("PYTHONPATH", os.environ.get("PYTHONPATH")))
+    return without_gpus(cluster.gpus_per_host, os.environ, cluster.hyperparameters) | variables
+
+
+def job_variables(name: str, region: str) -> dict[str, str]:
+    """Variables that SageMaker sets for a job in a region."""
+    return {
+        "AWS_REGION": region,
+        "TRAINING_JOB_NAME": name,
+        "TRAINING_JOB_ARN": f"arn:aws:sagemaker:{region}:111122223333:training-job/{name}",
     }
-    variables |= module.host_environment(cluster, host, folders) | module.launcher_environment(cluster)
-    variables |= {
+
+
+def simulation_variables(folders: Folders, python_path: str | None) -> dict[str, str]:
+    """Variables of every simulated host, in any generation of containers.
+
+    Args:
+        folders: Folders of the host.
+        python_path: PYTHONPATH without the folders that simulate the packages of AWS's images; None if it is not set.
+
+    """
+    return {
         "LIGHTNING_SAGEMAKER_SIMULATED": "1",
+        "PYTHONPATH": os.pathsep.join(filter(None, (str(START), python_path, str(IMAGE)))),
         "PYTHONUNBUFFERED": "1",
         "SAGEMAKER_BASE_DIR": str(folders.base),
     }
-    variables["PYTHONPATH"] = module_path(variables.get("PYTHONPATH", os.environ.get("PYTHONPATH")))
-    return without_gpus(cluster.gpus_per_host, os.environ, cluster.hyperparameters) | variables
 
 
 def without_gpus(gpus: int, given: Mapping[str, str], hyperparameters: Mapping[str, object]) -> dict[str, str]:
@@ -122,22 +188,12 @@ def without_gpus(gpus: int, given: Mapping[str, str], hyperparameters: Mapping[s
     return {} if gpus or partitioned or ON_CPUS in given else {ON_CPUS: "true"}
 
 
-def module_path(given: str | None) -> str:
-    """PYTHONPATH of a simulated job, with the folders that simulate the packages of AWS's images.
-
-    Args:
-        given: PYTHONPATH without these folders; None if it is not set.
-
-    """
-    return os.pathsep.join(filter(None, (str(START), given, str(IMAGE))))
-
-
-def rank_environment(cluster: Cluster, module: ModuleType, index: int, folders: Folders) -> dict[str, str]:
+def rank_environment(cluster: Cluster, container: Container, index: int, folders: Folders) -> dict[str, str]:
     """Variables of the ranks on the host with this index, when mpirun has started them from the first host."""
     host = cluster.hosts[index]
     # The toolkit's MPI runner exports the first host's SM_* variables to every rank.
     named = cluster.hosts[0] if cluster.distribution == "mpi" else host
-    variables = host_environment(cluster, module, named, folders) | {"PMIX_HOSTNAME": host}
+    variables = host_environment(cluster, container, named, folders) | {"PMIX_HOSTNAME": host}
     if cluster.contract == "toolkit":
         variables["CURRENT_HOST"] = host
         if cluster.distribution == "smddp":

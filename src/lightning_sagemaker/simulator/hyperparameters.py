@@ -7,19 +7,19 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from types import ModuleType
 
+from lightning_sagemaker.simulator.contract import Container
 from lightning_sagemaker.simulator.launchers import Program
 
 _OPTION = re.compile(r"--?(?P<name>[A-Za-z_][^=]*)(=(?P<value>.*))?", re.DOTALL)
 
 
 def with_hyperparameters(
-    program: Program, extra: dict[str, object], module: ModuleType
+    program: Program, extra: dict[str, object], container: Container
 ) -> tuple[Program, dict[str, object]]:
     """Append ``extra`` to the command line of ``program``; return the program, and the hyperparameters of both."""
     typed = hyperparameters_of(program.arguments)
-    arguments = (*program.arguments, *module.to_arguments(extra))
+    arguments = (*program.arguments, *container.to_arguments(extra))
     return replace(program, arguments=arguments), typed | extra
 
 

@@ -55,12 +55,7 @@ class Program:
         if first.endswith(".py"):
             first, rest = "python", list(command)
         if not os.path.basename(first).startswith("python"):
-            if shutil.which(first, path=_search_path(cwd)) is None:
-                raise LocalClusterError(
-                    f"The command {first!r} was not found. HINT: give a program on the PATH, `train.py`, `python train.py`"
-                    " or `python -m package.module`."
-                )
-            return cls((), (first,), tuple(rest))
+            return cls((), (_find_program(first, cwd),), tuple(rest))
         interpreter = [sys.executable if first in ("python", "python3") else first]
         if shutil.which(interpreter[0]) is None:
             raise LocalClusterError(f"The Python {first!r} was not found. HINT: write `python` for the one in use.")
@@ -98,8 +93,16 @@ class Program:
         return subprocess.run([self.python, "-c", code], check=False, capture_output=True, timeout=60).returncode == 0
 
 
-def _search_path(cwd: Path) -> str:
-    return os.pathsep.join((str(cwd), os.environ.get("PATH", os.defpath)))
+def _find_program(name: str, cwd: Path) -> str:
+    """The program as the hosts start it in the folder ``cwd``, which need not be this process's."""
+    if not os.path.dirname(name) and shutil.which(name) is not None:
+        return name
+    if shutil.which(cwd / name) is None:
+        raise LocalClusterError(
+            f"The command {name!r} was not found. HINT: give a program on the PATH, `train.py`, `python train.py` or `python"
+            " -m package.module`."
+        )
+    return name if os.path.dirname(name) else f"./{name}"
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ that folder; nothing else in the drivers is changed.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import sys
@@ -19,27 +18,28 @@ from lightning_sagemaker.errors import LaunchError
 from lightning_sagemaker.job.job import DEFAULT_ROOT
 from lightning_sagemaker.simulator import checks
 from lightning_sagemaker.simulator.cluster import LocalResult
-from lightning_sagemaker.simulator.contract import GROUP, Folders
+from lightning_sagemaker.simulator.contract import GROUP, Folders, begin_host
 from lightning_sagemaker.simulator.display import Lines
 from lightning_sagemaker.simulator.hosts import (
+    DEFAULT_REGION,
     free_port,
     gpu_variables,
     gpus_per_host,
-    module_path,
+    job_variables,
     own_environment,
+    simulation_variables,
+    threads_per_process,
     visible_gpus,
     without_gpus,
 )
 from lightning_sagemaker.simulator.launchers import host_shim
 from lightning_sagemaker.simulator.names import make_names
 from lightning_sagemaker.simulator.processes import Job
-from lightning_sagemaker.text_files import write_text
 
 Fetch = Callable[[str, Path], None]
 """Called with an ``s3://`` URI and a folder; copies the object or prefix into the folder."""
 
 
-_REGION = "us-east-1"
 _DRIVERS = "sm_drivers"
 _TEXTS = (".sh", ".py", ".json")
 
@@ -120,14 +120,8 @@ class _Run:
         for host in self._hosts:
             channels = [one for one in self._request.get("InputDataConfig", []) if host in self._hosts_of(one)]
             folders = self.folders(host)
-            folders.create()
-            folders.failure.unlink(missing_ok=True)
-            for name, content in (
-                ("resourceconfig", self._resource_config(host)),
-                ("hyperparameters", dict(self._request.get("HyperParameters", {}))),
-                ("inputdataconfig", {channel["ChannelName"]: _input_config(channel) for channel in channels}),
-            ):
-                write_text(folders.config / f"{name}.json", json.dumps(content))
+            inputs = {channel["ChannelName"]: _input_config(channel) for channel in channels}
+            begin_host(folders, self._resource_config(host), self._request.get("HyperParameters", {}), inputs)
             for channel in channels:
                 target = folders.data / channel["ChannelName"]
                 if target.is_symlink():  # to a local folder
@@ -150,27 +144,21 @@ class _Run:
 
     def variables(self, index: int) -> dict[str, str]:
         """Variables that SageMaker sets in a container, and those of the simulation."""
-        name = self._request["TrainingJobName"]
-        own, base = own_environment(), self.folders(self._hosts[index]).base
-        threads = max(1, (os.cpu_count() or 1) // len(self._hosts))
-        own.setdefault("OMP_NUM_THREADS", str(threads))
+        own, folders = own_environment(), self.folders(self._hosts[index])
+        own.setdefault("OMP_NUM_THREADS", threads_per_process(len(self._hosts)))
         given = {
-            key: value.replace(DEFAULT_ROOT, str(base)) for key, value in self._request.get("Environment", {}).items()
+            key: value.replace(DEFAULT_ROOT, str(folders.base))
+            for key, value in self._request.get("Environment", {}).items()
         }
         return {
             **without_gpus(self._gpus, own, self._request.get("HyperParameters", {})),
             **own,
             **given,
-            "AWS_REGION": own.get("AWS_REGION", _REGION),
+            **job_variables(self._request["TrainingJobName"], own.get("AWS_REGION", DEFAULT_REGION)),
             "LIGHTNING_SAGEMAKER_MAIN_ADDRESS": "127.0.0.1",
             "LIGHTNING_SAGEMAKER_MAIN_PORT": str(self._port),
-            "LIGHTNING_SAGEMAKER_SIMULATED": "1",
             "PATH": own["PATH"],
-            "PYTHONPATH": module_path(given.get("PYTHONPATH")),
-            "PYTHONUNBUFFERED": "1",
-            "SAGEMAKER_BASE_DIR": str(base),
-            "TRAINING_JOB_ARN": f"arn:aws:sagemaker:{_REGION}:111122223333:training-job/{name}",
-            "TRAINING_JOB_NAME": name,
+            **simulation_variables(folders, given.get("PYTHONPATH")),
             **gpu_variables(self._visible, index, self._gpus),
         }
 

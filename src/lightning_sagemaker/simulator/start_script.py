@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from lightning_sagemaker.job.intent import SDK_CHANNELS
 from lightning_sagemaker.simulator.containers import modeltrainer
 from lightning_sagemaker.simulator.contract import MASTER_PORT, Cluster, Folders
 
@@ -34,9 +35,7 @@ def main(base: str, entry_script: str) -> None:
         shutil.unpack_archive(archive, code)  # trusted: this process's parent has just created it
     resources = _read(folders.config / "resourceconfig.json")
     config = _read(folders.base / DRIVERS / "distributed.json")
-    channels = [
-        name for name in _read(folders.config / "inputdataconfig.json") if name not in modeltrainer.SDK_CHANNELS
-    ]
+    channels = [name for name in _read(folders.config / "inputdataconfig.json") if name not in SDK_CHANNELS]
     cluster = Cluster(
         job_name=os.environ["TRAINING_JOB_NAME"],
         hosts=tuple(resources["hosts"]),

@@ -12,6 +12,8 @@ from lightning_sagemaker.launch import Estimator, LaunchError
 from lightning_sagemaker.launch.aws import lacks_capacity
 from lightning_sagemaker.launch.planning import instances
 from lightning_sagemaker.launch.planning.alternatives import alternative_configs
+from lightning_sagemaker.launch.planning.plan import make_plan
+from lightning_sagemaker.launch.planning.report import describe
 from lightning_sagemaker.launch.spec.config import JobConfig
 from tests.launch.service import ROLE, _error
 
@@ -68,6 +70,20 @@ def test_lists_are_read_and_the_number_of_processes_is_kept():
     ):
         with pytest.raises(LaunchError, match=f"{wanted}.*"):
             alternative_configs(JobConfig.from_mapping({**JOB, "instance_type": kinds}))
+
+
+@pytest.mark.parametrize(
+    ("job", "said"),
+    [
+        ({"region": "us-east-1,us-mars-1"}, "no image of pytorch-training .* in region 'us-mars-1'"),
+        ({"instance_type": ["ml.g5.12xlarge", "ml.g5.moon"]}, "'ml.g5.moon' is not a SageMaker training instance"),
+    ],
+)
+def test_a_plan_is_not_shown_before_all_alternatives_are_checked(job, said, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
+    with pytest.raises(LaunchError, match=said):
+        describe(make_plan(JobConfig.from_mapping({**JOB, "instance_type": "ml.g5.12xlarge", **job})))
 
 
 def test_options_replace_the_lists_of_a_file(tmp_path):

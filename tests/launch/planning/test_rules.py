@@ -65,6 +65,7 @@ BAD = [
     ({"hyperparameters": {f"h{i}": i for i in range(101)}}, "101 hyperparameters"),
     ({"region": "eu-nowhere-9"}, "no image of pytorch-training .* in region 'eu-nowhere-9'"),
     ({"region": "Frankfurt"}, "in region 'Frankfurt'"),
+    ({"region": ["us-east-1", "mars"]}, "region='mars' was set"),
     ({"transformers_version": "4.56", "instance_type": "ml.m5.xlarge"}, "need a GPU"),
     ({"pytorch_version": "9.9"}, "pytorch_version='9.9' has no image"),
     ({"py_version": "py27"}, "py_version='py27'"),

@@ -193,6 +193,18 @@ def evaluator_image(image: str, name: str, region: str) -> str:
     return f"{account}.dkr.ecr.{region}.{_domain(region)}/{table['repository']}:latest"
 
 
+def check_region(region: str) -> None:
+    """Check that a region is one of AWS's.
+
+    Raises:
+        LaunchError: If AWS has no training image there.
+
+    """
+    known = _table()["accounts"]
+    if region not in known:
+        raise LaunchError(f"region={region!r} was set. HINT: {suggestion(region, known)} ({image_table_date()})")
+
+
 def _domain(region: str) -> str:
     return "amazonaws.com.cn" if region.startswith("cn-") else "amazonaws.com"
 

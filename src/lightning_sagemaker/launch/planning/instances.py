@@ -66,7 +66,7 @@ def find_instance(name: str) -> Instance:
     if found is None:
         raise LaunchError(
             f"instance_type={name!r} is not a SageMaker training instance ({instance_table_date()}). HINT:"
-            f" {suggestion(name, INSTANCES)} Newer types: --refresh-instances."
+            f" {suggestion(name, INSTANCES)} Newer types: `launch --refresh-instances`."
         )
     if found.gpu in _NEURON:
         raise LaunchError(
@@ -116,7 +116,6 @@ def refresh_instances(region: str, client: Client | None = None) -> Path:
         "instances": dict(sorted({**_table()["instances"], **new}.items())),
     }
     path = refreshed_table()
-    path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, json.dumps(content, indent=1))
     _table.cache_clear()
     INSTANCES.update(_instances(content))
@@ -149,9 +148,9 @@ def _table() -> dict[str, Any]:
         return own  # there is no refreshed table, or it is invalid
 
 
-def refreshed_table() -> Path:
-    """Path of the cached table that :func:`refresh_instances` writes."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lightning-sagemaker" / "instances.json"
+def refreshed_table(name: str = "instances") -> Path:
+    """Path of a cached table, such as the one that :func:`refresh_instances` writes."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lightning-sagemaker" / f"{name}.json"
 
 
 def _instances(table: dict[str, Any]) -> dict[str, Instance]:

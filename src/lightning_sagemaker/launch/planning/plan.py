@@ -26,21 +26,10 @@ from lightning_sagemaker.launch.spec.distribution import DistributionRequest
 from lightning_sagemaker.launch.spec.inputs import FileSystemInput
 from lightning_sagemaker.metric_lines import metric_definitions, names_of
 from lightning_sagemaker.selection import Selection, select_strategy
+from lightning_sagemaker.simulator.contract import LOG_LEVEL
 from lightning_sagemaker.smddp_modes import NEWEST_PYTORCH
 
-_DISTRIBUTIONS = {
-    "smddp": Distribution.SMDDP,
-    "ddp": Distribution.DDP,
-    "torch_distributed": Distribution.TORCH_DISTRIBUTED,
-    "mpi": Distribution.MPI,
-    "smp": Distribution.MODEL_PARALLEL,
-    "none": Distribution.NONE,
-}
-
 _FALLBACK_REGION = "us-east-1"
-
-_LOG_LEVEL = 20
-"""Default log level of the SDK's programs in the container."""
 
 
 def make_plan(
@@ -113,7 +102,7 @@ def _uploads(config: JobConfig) -> dict[str, ChannelFiles]:
 
 
 def _environment(config: JobConfig) -> dict[str, str]:
-    level = {"SM_LOG_LEVEL": str(config.container_log_level)} if config.container_log_level != _LOG_LEVEL else {}
+    level = {"SM_LOG_LEVEL": str(config.container_log_level)} if config.container_log_level != LOG_LEVEL else {}
     return {**level, **config.environment}
 
 
@@ -181,7 +170,7 @@ def announced_job(plan: JobPlan, simulated: bool = False) -> SageMakerJob:
         num_gpus=gpus,
         instance_type=config.instance_type,
         instance_group=config.instance_group,
-        distribution=_DISTRIBUTIONS[request.kind],
+        distribution=Distribution.MODEL_PARALLEL if request.kind == "smp" else Distribution(request.kind),
         model_parallel_parameters=dict(request.parameters),
         world_size=per_host * config.instance_count if launched else None,
         launcher=_launcher(request) if launched else Launcher.NONE,

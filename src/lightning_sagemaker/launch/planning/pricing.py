@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date
@@ -14,7 +13,8 @@ from typing import Any
 
 from lightning_sagemaker.aws_types import Client
 from lightning_sagemaker.errors import LaunchError
-from lightning_sagemaker.launch.planning.instances import INSTANCES
+from lightning_sagemaker.launch.aws import make_client
+from lightning_sagemaker.launch.planning.instances import INSTANCES, refreshed_table
 from lightning_sagemaker.text_files import write_text
 
 _LIST_REGION = "us-east-1"
@@ -59,7 +59,7 @@ class Estimate:
 
 def load_prices(region: str) -> Prices:
     """The refreshed table of ``region`` if there is one, else the package's, which is of us-east-1."""
-    refreshed = _refreshed(region)
+    refreshed = refreshed_table(f"prices-{region}")
     if refreshed.is_file():
         try:
             return _parse(json.loads(refreshed.read_text()))
@@ -106,8 +106,6 @@ def refresh_prices(region: str, client: Client | None = None) -> Path:
 
     """
     if client is None:
-        from lightning_sagemaker.launch.aws import make_client
-
         client = make_client("pricing", _LIST_REGION)
     filters = [
         {"Type": "TERM_MATCH", "Field": field, "Value": value}
@@ -128,8 +126,7 @@ def refresh_prices(region: str, client: Client | None = None) -> Path:
         "spot_share": load_prices(region).spot_share,
         "usd_per_hour": dict(sorted(found.items())),
     }
-    path = _refreshed(region)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path = refreshed_table(f"prices-{region}")
     write_text(path, json.dumps(content, indent=1))
     return path
 
@@ -151,8 +148,3 @@ def _parse(table: dict[str, Any]) -> Prices:
         usd_per_hour={str(name): float(price) for name, price in table["usd_per_hour"].items()},
         spot_share=float(table["spot_share"]),
     )
-
-
-def _refreshed(region: str) -> Path:
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(cache) / "lightning-sagemaker" / f"prices-{region}.json"

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from lightning_sagemaker.container.lightning_redaction import known_secrets, named_secrets
-from lightning_sagemaker.launch.planning.alternatives import alternative_configs
+from lightning_sagemaker.launch.planning.alternatives import alternative_plans, hosts_in_words
 from lightning_sagemaker.launch.planning.instances import find_instance
 from lightning_sagemaker.launch.planning.job_plan import JobPlan
 from lightning_sagemaker.launch.planning.plan import announced_job, announced_strategy, price, world_size
@@ -36,9 +36,12 @@ def describe(plan: JobPlan) -> list[tuple[str, str]]:
     Args:
         plan: The plan; its output location may still be unset.
 
+    Raises:
+        LaunchError: If another instance type or region of the job breaks a rule.
+
     """
     config = plan.config
-    chosen, others = announced_strategy(plan), alternative_configs(config)[1:]
+    chosen, others = announced_strategy(plan), alternative_plans(plan)[1:]
     gpus = _gpus(config.instance_type)
     lines = [
         ("job", f"{plan.base_name}-<time> in {plan.region}"),
@@ -59,10 +62,7 @@ def describe(plan: JobPlan) -> list[tuple[str, str]]:
         ("checkpoints", plan.checkpoint_uri or ("under the output" if config.use_spot_instances else "not kept in S3")),
         ("spot", f"yes, max_wait {_hours(plan.max_wait or 0)}" if config.use_spot_instances else "no"),
         ("cost", _cost(plan)),
-        *(
-            ("otherwise", f"{one.instance_count} x {one.instance_type} in {one.region or plan.region}")
-            for one in others
-        ),
+        *(("otherwise", hosts_in_words(one)) for one in others),
     ]
     lines += [("remark", remark) for remark in _remarks(plan)]
     return lines

@@ -19,7 +19,7 @@ from lightning_sagemaker.launch.spec.config import JobConfig
 from lightning_sagemaker.launch.spec.debugger import DEFAULT_IMAGE
 from lightning_sagemaker.launch.spec.inputs import INPUT_MODES, S3_ADDRESS, FileSystemInput
 from lightning_sagemaker.metric_lines import MAX_DEFINITIONS
-from lightning_sagemaker.simulator.contract import MAX_HYPERPARAMETERS, MAX_NAME, MAX_VALUE
+from lightning_sagemaker.simulator.contract import MAX_HOSTS, MAX_HYPERPARAMETERS, MAX_NAME, MAX_VALUE
 from lightning_sagemaker.smddp_modes import (
     INSTANCE_TYPES,
     NEWEST_PYTORCH,
@@ -94,13 +94,14 @@ def _range(name: str, value: int | None, low: int, high: int, what: str) -> None
 
 def _check_hosts(config: JobConfig) -> None:
     find_instance(config.instance_type)
-    _range("instance_count", config.instance_count, 1, 1000, "a number of hosts")
+    _range("instance_count", config.instance_count, 1, MAX_HOSTS, "a number of hosts")
     for group in config.groups:
         find_instance(group.instance_type)
-        _range("instance_count", group.instance_count, 1, 1000, "a number of hosts")
+        _range("instance_count", group.instance_count, 1, MAX_HOSTS, "a number of hosts")
     _range("volume_size", config.volume_size, 1, MAX_VOLUME, "GiB")
-    if config.region is not None and not _REGION.fullmatch(config.region):
-        raise LaunchError(f"region={config.region!r} was set. HINT: use a region such as us-east-1.")
+    for region in (config.region, *config.other_regions):
+        if region is not None and not _REGION.fullmatch(region):
+            raise LaunchError(f"region={region!r} was set. HINT: use a region such as us-east-1.")
     if config.role is not None and not _ROLE.fullmatch(config.role):
         raise LaunchError(
             f"role={config.role!r} was set. HINT: give the name, or the ARN, arn:aws:iam::111122223333:role/NAME."

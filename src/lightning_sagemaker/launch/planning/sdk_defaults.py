@@ -14,6 +14,7 @@ from pathlib import Path
 from lightning_sagemaker.errors import LaunchError
 from lightning_sagemaker.launch.aws import make_client, translate_aws_errors
 from lightning_sagemaker.launch.spec.config import JobConfig
+from lightning_sagemaker.launch.transfer import split_uri
 
 _FILE = "config.yaml"
 
@@ -105,7 +106,7 @@ def _usual(path: Path) -> str:
 
 def _text(place: str) -> str:
     if place.startswith("s3://"):
-        bucket, _, key = place.removeprefix("s3://").partition("/")
+        bucket, key = split_uri(place)
         if not key.endswith((".yaml", ".yml")):
             key = f"{key.rstrip('/')}/{_FILE}".lstrip("/")
         with translate_aws_errors(f"Getting {place}"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from lightning_sagemaker.data.read_costs import USD_PER_1000_READS, reading_cost
 from lightning_sagemaker.launch.planning.job_plan import JobPlan
+from lightning_sagemaker.launch.transfer import split_uri
 
 _SCHEME = "s3://"
 _SECONDS = 10.0
@@ -51,7 +52,7 @@ def _requests(address: str) -> tuple[int, int]:
     from lightning_sagemaker.data.damage import DataReadError
     from lightning_sagemaker.data.s3_objects import S3Objects
 
-    bucket, _, prefix = address.removeprefix(_SCHEME).partition("/")
+    bucket, prefix = split_uri(address)
     try:
         content = S3Objects(deadline=_SECONDS, timeout=_SECONDS / 2).read(bucket, f"{prefix}/{INDEX}".lstrip("/"))
         train = read_index(content.decode())["train"]

@@ -60,6 +60,7 @@ from lightning_sagemaker.launch.spec.carried import carried_values, channel_name
 from lightning_sagemaker.launch.spec.config import JobConfig
 from lightning_sagemaker.launch.spec.distribution import DistributionRequest
 from lightning_sagemaker.launch.spec.inputs import FileSystemInput, Input
+from lightning_sagemaker.launch.transfer import split_uri
 
 DRIVERS = Path(__file__).parents[2] / "container"
 
@@ -175,7 +176,7 @@ def make_request(plan: JobPlan, archive: Path, session: Session, job_name: str |
     trainer = make_trainer(plan, str(archive), session)
     if plan.config.code_location is not None:  # the SDK knows one place for all uploads
         place = code_place(plan, job_name or plan.base_name)
-        bucket, _, key = str(place).removeprefix("s3://").partition("/")
+        bucket, key = split_uri(str(place))
         session.upload_data(path=str(archive), bucket=bucket, key_prefix=key.rpartition("/")[0])
         trainer.source_code.source_dir = place
     # The SDK's pipelines use this: the request that `train` would send; it has no arguments for what is added.

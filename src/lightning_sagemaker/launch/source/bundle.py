@@ -53,7 +53,6 @@ class Bundle:
         digest: SHA-256 of ``content``, hexadecimal.
         files: Names of the files in the archive.
         left_out: Name of a file or folder that is not sent -> reason.
-        has_requirements: Whether the archive has a ``requirements.txt``.
         is_scanned: Whether text files were scanned for secrets; also True for a recipe, which needs no scan.
 
     """
@@ -63,7 +62,6 @@ class Bundle:
     digest: str
     files: tuple[str, ...]
     left_out: Mapping[str, str]
-    has_requirements: bool
     is_scanned: bool
 
     @property
@@ -121,7 +119,7 @@ def make_bundle(
     archive = _archive(contents)
     digest = hashlib.sha256(archive).hexdigest()
     left_out, is_scanned = dict(sorted(chosen.left_out.items())), config.recipe is not None or can_scan()
-    return Bundle(archive, entry, digest, tuple(sorted(contents)), left_out, REQUIREMENTS in contents, is_scanned)
+    return Bundle(archive, entry, digest, tuple(sorted(contents)), left_out, is_scanned)
 
 
 def _vendored(contents: Mapping[str, bytes], target: Target) -> dict[str, bytes]:

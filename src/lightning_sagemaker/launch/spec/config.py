@@ -14,6 +14,7 @@ from lightning_sagemaker.job.job import CHECKPOINTS, DEFAULT_ROOT
 from lightning_sagemaker.launch.spec.distribution import DistributionRequest, parse_distribution
 from lightning_sagemaker.launch.spec.groups import InstanceGroup, grouped, parse_groups
 from lightning_sagemaker.launch.spec.inputs import Input, parse_inputs
+from lightning_sagemaker.simulator.contract import LOG_LEVEL
 
 MODEL_CONTENT = "application/x-sagemaker-model"
 """Content type of the channel of ``model_uri``, as in SDK 2."""
@@ -145,7 +146,7 @@ class JobConfig:
     metric_definitions: tuple[Mapping[str, str], ...] | None = None
     enable_sagemaker_metrics: bool | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
-    container_log_level: int = 20
+    container_log_level: int = LOG_LEVEL
     image_uri: str | None = None
     pytorch_version: str | None = None
     transformers_version: str | None = None

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from lightning_sagemaker.errors import LaunchError, suggestion
 from lightning_sagemaker.launch.spec.groups import named_groups
-
-KINDS = ("smddp", "ddp", "torch_distributed", "mpi", "smp", "none")
+from lightning_sagemaker.simulator.contract import DISTRIBUTIONS
 
 _Section = Mapping[str, object]
 _TOP = ("smdistributed", "pytorchddp", "torch_distributed", "mpi")
@@ -22,7 +21,7 @@ class DistributionRequest:
     """A parsed distribution.
 
     Attributes:
-        kind: One of :data:`KINDS`.
+        kind: One of :data:`~lightning_sagemaker.simulator.contract.DISTRIBUTIONS`.
         processes_per_host: Number of ranks on each host; None for one per GPU.
         mpi_options: Further options of mpirun, as one string.
         parameters: ``mp_parameters`` of model parallelism.
@@ -84,8 +83,8 @@ def parse_distribution(value: object) -> DistributionRequest:
     """Parse a ``distribution=`` argument.
 
     Args:
-        value: None; one of :data:`KINDS`; a dictionary as the estimators of SDK 2 take it; or ``Torchrun``, ``MPI`` of
-            SDK 3, ``SMDDP``, ``ModelParallel`` of this package.
+        value: None; the kind of a :class:`DistributionRequest`; a dictionary as the estimators of SDK 2 take it; or
+            ``Torchrun``, ``MPI`` of SDK 3, ``SMDDP``, ``ModelParallel`` of this package.
 
     Raises:
         LaunchError: If it is none of these, or enables what excludes each other.
@@ -96,8 +95,8 @@ def parse_distribution(value: object) -> DistributionRequest:
     if isinstance(value, DistributionRequest):
         return value
     if isinstance(value, str):
-        if value not in KINDS:
-            raise LaunchError(f"distribution={value!r} is not known. HINT: {suggestion(value, KINDS)}")
+        if value not in DISTRIBUTIONS:
+            raise LaunchError(f"distribution={value!r} is not known. HINT: {suggestion(value, DISTRIBUTIONS)}")
         return DistributionRequest(value, uses_torchrun=value != "mpi")
     if isinstance(value, Mapping):
         return _of_dictionary(value)
@@ -196,7 +195,8 @@ def _of_object(value: object) -> DistributionRequest:
             return DistributionRequest("torch_distributed", count)
         return DistributionRequest("smp", count, "", value.smp.model_dump(exclude_none=True))
     raise LaunchError(
-        f"distribution is an object of {name}. HINT: write one of {', '.join(KINDS)}, or a dictionary such as {_CLASSIC}."
+        f"distribution is an object of {name}. HINT: write one of {', '.join(DISTRIBUTIONS)}, or a dictionary such as"
+        f" {_CLASSIC}."
     )
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from lightning_sagemaker.errors import LaunchError, suggestion
+from lightning_sagemaker.job.intent import SDK_CHANNELS
 
 INPUT_MODES = ("File", "FastFile", "Pipe")
 S3_ADDRESS = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/.*)?")
@@ -19,9 +20,6 @@ _CHANNEL = re.compile(r"[A-Za-z0-9.\-_]{1,64}")
 
 _SHOWN = 200
 """Maximum characters of a path in a message."""
-
-OWN_CHANNELS = ("code", "sm_drivers")
-"""Channels that the SDK adds for itself."""
 
 DEFAULT_CHANNEL = "training"
 """Name of the channel of a single unnamed input, as in SDK 2."""
@@ -217,7 +215,7 @@ def _check_channel(name: object) -> str:
         raise LaunchError(
             f"Channel {name!r} was set. HINT: SageMaker accepts 1 to 64 letters, digits, dots, dashes and underscores."
         )
-    if name in OWN_CHANNELS:
+    if name in SDK_CHANNELS:
         raise LaunchError(f"Channel {name!r} is reserved for the SDK. HINT: choose another name.")
     return name
 

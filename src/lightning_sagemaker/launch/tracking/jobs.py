@@ -17,15 +17,13 @@ from lightning_sagemaker.aws_types import Client, Session
 from lightning_sagemaker.errors import LaunchError
 from lightning_sagemaker.launch.aws import lacks_capacity, make_session, translate_aws_errors
 from lightning_sagemaker.launch.transfer import check_replaceable, fetch, fetch_object, put_in_place, unpack
+from lightning_sagemaker.metric_lines import printed_values
 
 LOG_GROUP = "/aws/sagemaker/TrainingJobs"
 ENDED = ("Completed", "Failed", "Stopped")
 
 _LAST_LINES = 5.0
 """Seconds after the end of a job in which CloudWatch may still deliver lines."""
-
-PAIR = re.compile(r"(?:^|\s)([\w./-]+)=([-+]?[0-9.eE+-]+|nan|inf)")
-"""Name and value in a line of metrics."""
 
 
 @dataclass(frozen=True)
@@ -300,7 +298,7 @@ class _View:
             self._write(f"lightning-sagemaker: {status.phase}")
 
     def line(self, host: str, text: str) -> None:
-        self._last |= dict(PAIR.findall(text)) if text.startswith(("step=", "epoch=")) else {}
+        self._last |= printed_values(text)
         self._write(f"{host} | {text.rstrip()}")
 
     def progress(self, status: JobStatus) -> None:

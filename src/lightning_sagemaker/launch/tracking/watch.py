@@ -11,7 +11,8 @@ from dataclasses import astuple, dataclass
 from typing import Any, TextIO
 
 from lightning_sagemaker.launch.planning.pricing import load_prices
-from lightning_sagemaker.launch.tracking.jobs import ENDED, PAIR, JobStatus, TrainingJobs
+from lightning_sagemaker.launch.tracking.jobs import ENDED, JobStatus, TrainingJobs
+from lightning_sagemaker.metric_lines import printed_values
 
 _INTERRUPTED = ("Interrupted",)
 """Secondary statuses of a spot job whose instances were reclaimed."""
@@ -68,8 +69,7 @@ class Watch:
     def _row(self, status: JobStatus) -> JobRow:
         last = self._last.setdefault(status.name, {})
         for _, line in self._jobs.new_lines(status.name, self._seen.setdefault(status.name, {})):
-            if line.startswith(("step=", "epoch=")):
-                last.update(PAIR.findall(line))
+            last |= printed_values(line)
         changes = status.description.get("SecondaryStatusTransitions", [])
         interrupted = sum(1 for one in changes if one.get("Status") in _INTERRUPTED)
         return JobRow(

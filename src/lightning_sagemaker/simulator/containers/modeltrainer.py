@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 
+from lightning_sagemaker.job.intent import SDK_CHANNELS
 from lightning_sagemaker.simulator.contract import (
     LOG_LEVEL,
     Cluster,
@@ -21,9 +22,6 @@ from lightning_sagemaker.simulator.contract import (
 
 CODE = "input/data/code"
 """Path of the user's code, relative to the host's folder."""
-
-SDK_CHANNELS = ("code", "sm_drivers")
-"""Channels that the SDK adds to the user's."""
 
 
 def distributed_config(cluster: Cluster) -> dict[str, object] | None:

@@ -6,10 +6,10 @@ from __future__ import annotations
 import os
 import socket
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 
-from lightning_sagemaker.simulator.contract import CONTRACT_NAMES, CONTRACT_PREFIXES, Cluster, LocalClusterError
+from lightning_sagemaker.cores import available_cores
+from lightning_sagemaker.simulator.contract import Cluster, LocalClusterError
 from lightning_sagemaker.simulator.host_init import PRELOAD
 from lightning_sagemaker.simulator.launchers import Program
 
@@ -32,7 +32,7 @@ def choose(asked: bool | None, program: Program, processes: int, own_folders: st
         LocalClusterError: If ``--preload`` was set and is not possible.
 
     """
-    cores = _cores()
+    cores = available_cores()
     if asked is False or (asked is None and processes <= cores):
         return False, ""
     obstacle = _obstacle(program, own_folders)
@@ -60,10 +60,6 @@ def _obstacle(program: Program, own_folders: str | None) -> str | None:
     return None
 
 
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-
-
 def listen(folder: Path) -> socket.socket:
     """The socket on which the server accepts shims, created before the server starts."""
     listener = socket.socket(socket.AF_UNIX)
@@ -78,12 +74,3 @@ def server_command(cluster: Cluster, program: Program, listener: socket.socket) 
     names = _GROUPS if cluster.distribution == "smp" else (*_GROUPS[:1], "transformers", *_GROUPS[1:])
     room = [*program.command, "-m", "torch.distributed.run", "-m", "mpi4py"]
     return [*program.interpreter, "-c", _START, str(listener.fileno()), ",".join(names), *room]
-
-
-def server_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Environment of the server: the variables of a host without those of a job or a launcher."""
-    return {
-        name: value
-        for name, value in environment.items()
-        if name not in CONTRACT_NAMES and not name.startswith(CONTRACT_PREFIXES)
-    }
