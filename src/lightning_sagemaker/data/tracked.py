@@ -22,12 +22,12 @@ from lightning_sagemaker.data.carried import carrying
 from lightning_sagemaker.data.changing import ChangingIterator, begin_epoch
 from lightning_sagemaker.data.drawn_once import drawn_once
 from lightning_sagemaker.data.grouped import InGroups, is_grouped
+from lightning_sagemaker.data.in_order import InOrder, report_order
 from lightning_sagemaker.data.position import WATCH, Position, Watch, has_state
 
 _END = object()
 
 require(DataLoader, "_get_iterator", "_index_sampler")
-
 require(_MultiProcessingDataLoaderIter, "_try_put_index", "_reset", "_get_data")
 
 
@@ -48,8 +48,8 @@ def watch(loader: Any, report: Callable[[str], None]) -> tuple[Any, Watch]:
     watched = Watch(loader, report)
     if not isinstance(loader, DataLoader):
         return Foreign(loader, watched), watched
-    kind = type(loader)
-    mixin = _Seeking if iterates_as_torch(kind) else _Replaying
+    report_order(loader, report)
+    mixin = _Seeking if iterates_as_torch(kind := type(loader)) else _Replaying
     setattr(loader, WATCH, watched)
     loader.__class__ = type(kind.__name__, (mixin, kind), {"__module__": kind.__module__, "_kind": kind})
     return loader, watched
@@ -130,7 +130,7 @@ class _Indices(Iterator[Any]):
         return getattr(self._loader, WATCH).mark(batch, self._number - 1)
 
 
-class _Seeking(DataLoader[Any]):
+class _Seeking(InOrder):
     """Mixed into the class of a loader that iterates like torch's."""
 
     _kind: Any
@@ -249,7 +249,7 @@ class _InGroups(_InWorkers, InGroups):
     """Several batches in a message; they depend on their indices only, so any worker may load the first."""
 
 
-class _Replaying(DataLoader[Any]):
+class _Replaying(InOrder):
     """Mixed into the class of a loader with a custom iteration."""
 
     _kind: Any
