@@ -14,7 +14,6 @@ CHECKSUMS = "sums.json"
 """File in such a folder, if this package wrote it: size and checksum of each file."""
 _BLOCK = 8 * 2**20
 """Bytes per read."""
-
 _FOLDER = 0x10  # MS-DOS's attribute of a folder, in a zip archive's directory
 
 

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch.utils.data import IterableDataset
+from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from lightning_sagemaker.checkpoint.generators import generator_state, is_generator, restore_generator
 from lightning_sagemaker.checkpoint.object_parts import is_filled
@@ -27,16 +28,18 @@ from lightning_sagemaker.checkpoint.own_generators import OwnGenerators
 from lightning_sagemaker.checkpoint.random_state import random_state, restore_random_state
 
 _DEPTH = 4
-"""Maximum depth of attributes in the search for orders, and in the search at each batch."""
+"""Maximum depth of attributes in the search for orders, and in the search at each batch; a list of stages is no depth."""
 _ENTRIES = 64
 """Maximum entries of a container that are searched: lists of transforms are short."""
 _LISTED = 10_000
 """Maximum entries of a stream's list that may be an order: it is checked after each batch."""
 _CONTAINERS = (list, dict, set, deque)
 """Types with a known length; others may have to read all their samples."""
+_LISTS = (list, tuple, dict)
 _SEARCHED = ("dataset", "collate_fn", "generator", "batch_sampler", "sampler")
 _MODULES = ("lightning.pytorch.core.module", "pytorch_lightning.core.module")
 """Classes that belong to the training, though a dataset may refer to them."""
+_TRAINERS = ("lightning.pytorch.trainer", "pytorch_lightning.trainer")
 _SCALARS = (bool, int, float, str, type(None))
 
 Captured = dict[str, Any]
@@ -183,7 +186,8 @@ def _walk(
         else:
             if is_order is not None and set_entry is not None and not is_generator(entry):
                 yield _Found(place, _Kind.OTHER, entry)
-            yield from _walk(place, entry, depth - 1, seen, is_order)
+            is_list_of = isinstance(entry, _LISTS) and not isinstance(value, _LISTS)
+            yield from _walk(place, entry, depth if is_list_of else depth - 1, seen, is_order)
 
 
 def _entries(value: Any) -> Iterator[tuple[str, Any, Any]]:
@@ -212,9 +216,8 @@ def _is_foreign(value: Any) -> bool:
     """Whether a value belongs to the training rather than to the data, even if a dataset refers to it."""
     if getattr(type(value), "holds_no_order", False):  # declared by the class, as by those that read from S3
         return True
-    return isinstance(value, (type, types.ModuleType, torch.nn.Module, torch.Tensor, np.ndarray)) or type(
-        value
-    ).__module__.startswith(("lightning.pytorch.trainer", "pytorch_lightning.trainer"))
+    others = (type, types.ModuleType, torch.nn.Module, torch.Tensor, np.ndarray, _BaseDataLoaderIter)
+    return isinstance(value, others) or type(value).__module__.startswith(_TRAINERS)
 
 
 def _is_order(value: Any) -> bool:

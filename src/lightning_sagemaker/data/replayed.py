@@ -6,16 +6,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from torch.utils.data import DataLoader
-
 from lightning_sagemaker.checkpoint.random_state import random_state, restore_random_state
 from lightning_sagemaker.data.drawn_once import drawn_once
+from lightning_sagemaker.data.in_order import InOrder
 from lightning_sagemaker.data.position import WATCH, Position, Watch, has_state
 
 _END = object()
 
 
-class Replaying(DataLoader[Any]):
+class Replaying(InOrder):
     """Mixed into the class of a loader with a custom iteration."""
 
     _kind: Any

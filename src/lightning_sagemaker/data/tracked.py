@@ -21,11 +21,11 @@ from lightning_sagemaker.data import workers
 from lightning_sagemaker.data.carried import carrying
 from lightning_sagemaker.data.changing import ChangingIterator, begin_epoch
 from lightning_sagemaker.data.grouped import InGroups, is_grouped
+from lightning_sagemaker.data.in_order import InOrder, report_order
 from lightning_sagemaker.data.position import WATCH, Position, Watch, has_state
 from lightning_sagemaker.data.replayed import Replaying, TrackedIterable
 
 require(DataLoader, "_get_iterator", "_index_sampler")
-
 require(_MultiProcessingDataLoaderIter, "_try_put_index", "_reset", "_get_data")
 
 
@@ -46,8 +46,8 @@ def watch(loader: Any, report: Callable[[str], None]) -> tuple[Any, Watch]:
     watched = Watch(loader, report)
     if not isinstance(loader, DataLoader):
         return TrackedIterable(loader, watched), watched
-    kind = type(loader)
-    mixin = _Seeking if iterates_as_torch(kind) else Replaying
+    report_order(loader, report)
+    mixin = _Seeking if iterates_as_torch(kind := type(loader)) else Replaying
     setattr(loader, WATCH, watched)
     loader.__class__ = type(kind.__name__, (mixin, kind), {"__module__": kind.__module__, "_kind": kind})
     return loader, watched
@@ -128,7 +128,7 @@ class _Indices(Iterator[Any]):
         return getattr(self._loader, WATCH).mark(batch, self._number - 1)
 
 
-class _Seeking(DataLoader[Any]):
+class _Seeking(InOrder):
     """Mixed into the class of a loader that iterates like torch's."""
 
     _kind: Any
