@@ -31,7 +31,7 @@ from lightning_sagemaker.callbacks.fabric_values import (
     restore_loop_generators,
     values_of,
 )
-from lightning_sagemaker.callbacks.places import is_remote, name_of, names_in, outdated, remove
+from lightning_sagemaker.callbacks.places import check_keep, is_remote, name_of, names_in, outdated, remove
 from lightning_sagemaker.callbacks.shared_folder import check_on_all_hosts, searched, without_old_ones
 from lightning_sagemaker.checkpoint.atomic_write import CheckpointError
 from lightning_sagemaker.checkpoint.exchanged_weights import LoopWeights
@@ -74,8 +74,8 @@ class FabricState:
             raise ValueError(f"state has the entries {sorted(taken)}, which the loop writes itself. HINT: rename them.")
         if is_remote(str(folder)):
             raise ValueError(f"{folder} is a URL. HINT: use a local folder; a job's checkpoint_s3_uri keeps it in S3.")
-        self._fabric, self._folder, self._state = fabric, Path(folder), state
-        self._keep, self._weights_only = keep, weights_only
+        self._fabric, self._folder, self._state = fabric, Path(folder).expanduser(), state
+        self._keep, self._weights_only = check_keep(keep), weights_only
         self._data = LoopData(state, weights_only)
         self.loaded: WrittenEntry | None = None
         """The position in the checkpoint, until the first epoch has begun."""
