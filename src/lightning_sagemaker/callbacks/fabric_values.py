@@ -33,6 +33,10 @@ Flags = dict[str, dict[str, list[str]]]
 """Name of a module in ``state`` -> names of its parts that are frozen, or in evaluation mode."""
 
 
+Groups = dict[str, list[dict[str, object]]]
+"""Name of an optimizer in ``state`` -> options of each of its groups."""
+
+
 @runtime_checkable
 class Stateful(Protocol):
     """An object with a state: a module, an optimizer, a scheduler, a loader."""
@@ -49,7 +53,7 @@ class Values(TypedDict):
 
     random: RandomState
     values: StateDict
-    groups: list[list[StateDict]]
+    groups: Groups
     metrics: dict[str, MetricEntry]
     flags: Flags
 
@@ -65,7 +69,7 @@ def values_of(state: StateDict, modules: bool) -> Values:
     return {
         "random": random_state(),
         "values": {name: _state_of(inner_loader(value)) for name, value in state.items() if is_small(value)},
-        "groups": [copy.deepcopy(_without_parameters(value)) for value in state.values()],
+        "groups": group_settings(state),
         "metrics": entries_of(loop_metrics(state)) if modules else {},
         "flags": loop_flags(state) if modules else {},
     }
@@ -82,11 +86,22 @@ def put_values(state: StateDict, values: Values) -> None:
             owner.load_state_dict(copy.deepcopy(value))
         else:
             state[name] = filled(state[name], copy.deepcopy(value))  # the script may refer to its container
-    for value, groups in zip(state.values(), values["groups"], strict=True):
-        for group, kept in zip(getattr(value, "param_groups", ()), groups, strict=True):
-            group.update(copy.deepcopy(kept))
+    put_group_settings(state, values["groups"])
     restore_entries(loop_metrics(state), values["metrics"])
     restore_loop_flags(state, values["flags"])
+
+
+def group_settings(state: StateDict) -> Groups:
+    """Options of the groups of each optimizer in ``state``, which schedulers change."""
+    optimizers = {name: value for name, value in state.items() if hasattr(value, "param_groups")}
+    return {name: copy.deepcopy(_without_parameters(one)) for name, one in optimizers.items()}
+
+
+def put_group_settings(state: StateDict, settings: Groups) -> None:
+    """Restore :func:`group_settings`."""
+    for name, groups in settings.items():
+        for group, kept in zip(getattr(state[name], "param_groups", ()), groups, strict=True):
+            group.update(copy.deepcopy(kept))
 
 
 @contextmanager
@@ -159,6 +174,5 @@ def _state_of(value: object) -> object:
 
 
 def _without_parameters(value: object) -> list[StateDict]:
-    """Options of an optimizer's groups, which schedulers change."""
     groups = getattr(value, "param_groups", ())
     return [{name: option for name, option in group.items() if name != "params"} for group in groups]
