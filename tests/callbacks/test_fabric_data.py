@@ -59,8 +59,10 @@ def stopped(folder, state, change=lambda state: None, **options):
 
 def resumed(folder, state, **options):
     new_process()
-    for _ in loop_of(folder, state, **options).epochs(2):
-        return state
+    loop = loop_of(folder, state, **options)
+    for _ in loop.epochs(2):
+        for _ in loop.batches([1, 2, 3]):  # before, the values are those of the epoch's beginning
+            return state
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, cast
 
@@ -86,6 +87,17 @@ class LoopData:
             others += [name] if is_other else []
         return found, others
 
+    def small(self) -> tuple[StateDict, list[str]]:
+        """A copy of the content without modules, optimizers, and what cannot be stored."""
+        found: StateDict = {}
+        others = []
+        for name, value in self._objects():
+            with contextlib.suppress(NotStored, _NoState):
+                if is_small(value):
+                    found[name], is_other = copy.deepcopy(self._entry(value))
+                    others += [name] if is_other else []
+        return found, others
+
     def _warn(self, name: str, error: Exception) -> None:
         if isinstance(error, NotStored) and name not in self._warned:
             self._warned.add(name)
@@ -105,6 +117,8 @@ class LoopData:
 
         """
         for name, own in self._objects():
+            if name not in content:
+                continue
             value, is_stateful = content[name], isinstance(own, Stateful)
             if name in others:
                 value = from_data(None if is_stateful else own, value, device)

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from lightning_sagemaker._types import StateDict
-    from lightning_sagemaker.callbacks.fabric_values import Flags
+    from lightning_sagemaker.callbacks.fabric_values import Flags, Groups
     from lightning_sagemaker.checkpoint.metric_state import MetricEntry
     from lightning_sagemaker.checkpoint.random_state import RandomState
     from lightning_sagemaker.collectives.buckets import Layout
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 class LoopRankEntry(TypedDict):
     """State of one rank: random states, loader position, buffers that differ from rank zero's, metrics, generators.
 
-    ``passed`` has the loaders' positions at the ends of the epoch's earlier loops over batches.
+    ``passed`` has the loaders' positions at the ends of the epoch's earlier loops over batches, ``begin`` the random states
+    and generators of its beginning.
     """
 
     random: RandomState
@@ -28,6 +29,22 @@ class LoopRankEntry(TypedDict):
     metrics: dict[str, MetricEntry]
     generators: StateDict
     passed: list[Position | None]
+    begin: BeginRankEntry | None
+
+
+class BeginRankEntry(TypedDict):
+    """What a rank's epoch begins with."""
+
+    random: RandomState
+    generators: StateDict
+
+
+class BeginEntry(TypedDict):
+    """Values and schedulers that the epoch begins with, names of converted ones, and the settings of optimizers' groups."""
+
+    values: StateDict
+    others: list[str]
+    groups: Groups
 
 
 class ReducerEntry(TypedDict):
@@ -52,6 +69,7 @@ class LoopEntry(TypedDict):
         passed: For each earlier loop over batches of the epoch: iterations of the loader before it, and number of batches.
         loaders: Iterations of all loaders that Fabric has set up, in this order, when the epoch began.
         left: Whether the last of these has been left, and no other has begun.
+        begin: What the epoch begins with; None before the first.
 
     """
 
@@ -66,6 +84,7 @@ class LoopEntry(TypedDict):
     passed: list[tuple[int, int]]
     left: bool
     loaders: list[int]
+    begin: BeginEntry | None
 
 
 class WrittenEntry(LoopEntry):

@@ -7,6 +7,7 @@ import itertools
 import math
 import signal
 import time
+import weakref
 from collections.abc import Callable, Generator, Iterable, Sequence, Sized
 from datetime import timedelta
 from pathlib import Path
@@ -106,6 +107,7 @@ class InterruptibleLoop:
         self._watch: Watch | None = None
         self._within = self._has_said = False
         self._saved_at = 0.0
+        self._passing: Callable[[], Generator[object, None, None] | None] = lambda: None
 
     @property
     def discarded(self) -> bool:
@@ -130,7 +132,9 @@ class InterruptibleLoop:
             self._votes.training.start(self.step)
             for number in itertools.count(self.epoch) if count is None else range(self.epoch, count):
                 self.epoch = number
+                self._state.begin_epoch()
                 yield number
+                self._leave()
                 self._state.end_epoch()
                 self.batch = 0
                 self._votes.settle()
@@ -152,6 +156,18 @@ class InterruptibleLoop:
             every: Stop and save only after multiples of this many batches: with gradient accumulation, those of a step.
 
         """
+        passing = self._batches(loader, every)
+        self._passing = weakref.ref(passing)
+        return passing
+
+    def _leave(self) -> None:
+        """End the loop over batches, which is still open if it was left by ``break`` and the script holds on to it."""
+        if (passing := self._passing()) is not None:
+            passing.close()
+        if self._votes.saves:
+            self.save()
+
+    def _batches(self, loader: Iterable[T], every: int) -> Generator[T, None, None]:
         inner = inner_loader(loader)
         given, self._watch = watch(inner, rank_zero_warn)
         if (skipped := self._state.skips(self._watch, loader)) is not None:

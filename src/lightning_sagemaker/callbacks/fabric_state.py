@@ -17,8 +17,9 @@ from lightning_sagemaker._compat.fabric import (
 )
 from lightning_sagemaker._lightning import rank_zero_info
 from lightning_sagemaker.callbacks.completed_fits import complete, completed
-from lightning_sagemaker.callbacks.fabric_data import KEEP_DATA, LoopData
-from lightning_sagemaker.callbacks.fabric_io import note_failures
+from lightning_sagemaker.callbacks.fabric_begin import EpochBegin, is_within
+from lightning_sagemaker.callbacks.fabric_data import LoopData
+from lightning_sagemaker.callbacks.fabric_io import find_of_loop, note_failures, remove_old
 from lightning_sagemaker.callbacks.fabric_passed import PassedLoops
 from lightning_sagemaker.callbacks.fabric_reducer import reducer_state, restore_reducer
 from lightning_sagemaker.callbacks.fabric_values import (
@@ -31,11 +32,11 @@ from lightning_sagemaker.callbacks.fabric_values import (
     restore_loop_generators,
     values_of,
 )
-from lightning_sagemaker.callbacks.places import is_remote, name_of, names_in, outdated, remove
+from lightning_sagemaker.callbacks.places import check_keep, is_remote, name_of
 from lightning_sagemaker.callbacks.shared_folder import check_on_all_hosts, delete_or_warn, searched
 from lightning_sagemaker.checkpoint.atomic_write import CheckpointError
 from lightning_sagemaker.checkpoint.exchanged_weights import LoopWeights
-from lightning_sagemaker.checkpoint.find import STATE, find_checkpoint
+from lightning_sagemaker.checkpoint.find import STATE
 from lightning_sagemaker.checkpoint.metric_state import entries_of, merged_entries, restore_entries
 from lightning_sagemaker.checkpoint.random_state import random_state, restore_random_state
 from lightning_sagemaker.checkpoint.rank_buffers import buffers_in, copied, differing, restore_buffers
@@ -74,11 +75,13 @@ class FabricState:
             raise ValueError(f"state has the entries {sorted(taken)}, which the loop writes itself. HINT: rename them.")
         if is_remote(str(folder)):
             raise ValueError(f"{folder} is a URL. HINT: use a local folder; a job's checkpoint_s3_uri keeps it in S3.")
-        self._fabric, self._folder, self._state = fabric, Path(folder), state
-        self._keep, self._weights_only = keep, weights_only
+        self._fabric, self._folder, self._state = fabric, Path(folder).expanduser(), state
+        self._keep, self._weights_only = check_keep(keep), weights_only
         self._data = LoopData(state, weights_only)
+        self._begin = EpochBegin(state, self._data)
         self.loaded: WrittenEntry | None = None
         """The position in the checkpoint, until the first epoch has begun."""
+        self._path: Path | None = None
         self._before_evaluation: Values | None = None
         self.weights = LoopWeights()
         self._loader: object = None
@@ -88,6 +91,10 @@ class FabricState:
         self._iterations: list[int] = []  # of all loaders, when the epoch began
         self._calls = self._samples_before = self._batch_before = self._loops = 0
         note_failures(fabric)
+
+    def begin_epoch(self) -> None:
+        """Record what an epoch begins with, or restore it in one that is resumed, whose first code is repeated."""
+        self._begin.begin(self.loaded if is_within(self.loaded) else None, self._fabric)
 
     # Positions in the data
 
@@ -127,8 +134,9 @@ class FabricState:
             self._calls, self._samples_before, self._batch_before = iterations(loader), 0, 0
             watched.begin_epoch()
             return 0
-        if (batch := loaded["batch"]) or loaded.get("passed"):
+        if is_within(loaded):
             self._put_checkpoint()
+        batch = loaded["batch"]
         if batch or not loaded.get("loaders") or not is_listed(loader):  # otherwise it may be another one
             set_iterations(loader, loaded["calls"])
         self._calls = iterations(loader)
@@ -144,7 +152,8 @@ class FabricState:
             if own["position"] is not None:
                 pass_end(watched, own["position"])
                 self._set_epoch(watched.loader)
-        restore_random_state(own["random"])
+        if is_within(loaded):  # otherwise the epoch's own code has gone on drawing
+            restore_random_state(own["random"])
         return batch
 
     def _set_epoch(self, loader: object) -> None:
@@ -219,7 +228,9 @@ class FabricState:
     # Checkpoints
 
     def save(self, epoch: int, batch: int, step: int, watched: Watch | None) -> Path:
-        """Write a checkpoint and remove older ones. Collective."""
+        """Write a checkpoint and remove older ones, if there has been a batch since the loaded one. Collective."""
+        if self._path is not None and is_within(self.loaded):
+            return self._path
         ranks, buffers = self._fabric.world_size, buffers_in(self._state)
         size = None if watched is None else batch_size_of(watched.loader)
         position = self._ended if self._ended is not None or watched is None else watched.position(batch)
@@ -232,6 +243,7 @@ class FabricState:
             "metrics": entries_of(loop_metrics(self._state)),
             "generators": loop_generators(self._state),
             "passed": [one["position"] for one in passed],
+            "begin": self._begin.own,
         }
         entry: LoopEntry = {
             "epoch": epoch,
@@ -245,6 +257,7 @@ class FabricState:
             "passed": [(one["calls"], one["batch"]) for one in passed],
             "left": is_left,
             "loaders": self._iterations,
+            "begin": self._begin.entry,
         }
         return self.write(step, entry)
 
@@ -259,12 +272,8 @@ class FabricState:
         if failures := [one for one in of_all(failure, ranks) if one is not None]:
             raise CheckpointError(failures[0])
         if self._fabric.is_global_zero:
-            delete_or_warn(str(self._folder), lambda: self._remove_old(step))
+            delete_or_warn(str(self._folder), lambda: remove_old(self._folder, step, self._keep, self._loops))
         return path
-
-    def _remove_old(self, step: int) -> None:
-        for name in outdated(names_in(None, str(self._folder)), step, self._keep, self._loops):
-            remove(None, str(self._folder / name))
 
     def complete(self) -> None:
         """Record that all epochs are complete: a later loop of this process in the same folder has its own checkpoints."""
@@ -281,12 +290,17 @@ class FabricState:
 
         """
         self._loops, self._iterations = completed(self._folder), all_iterations()
-        looked = searched(str(self._folder), self._find) if self._fabric.is_global_zero else (None, None)
+        looked = (
+            searched(str(self._folder), lambda: find_of_loop(self._folder, self._weights_only, self._loops))
+            if self._fabric.is_global_zero
+            else (None, None)
+        )
         path, failure = self._fabric.broadcast(looked)
         if failure is not None:
             raise CheckpointError(failure)
         if path is None:
             return 0, 0, 0
+        self._path = Path(path)
         check_on_all_hosts(path, all(of_all(Path(path).exists(), self._fabric.world_size)))
         content = {**self._data.wanted(), _STEP: 0, STATE: {}}
         self._fabric.load(path, content, weights_only=self._weights_only)
@@ -310,15 +324,3 @@ class FabricState:
                 restore_reducer(wrapped_module(value), kept)
             restore_buffers(buffers_in(self._state), ranks[rank]["buffers"])
             restore_random_state(ranks[rank]["random"])
-
-    def _find(self) -> str | None:
-        found = find_checkpoint(self._folder, rank_zero_info, self._weights_only, self._loops, KEEP_DATA)
-        if found is None:
-            rank_zero_info(f"No checkpoint in {self._folder}: starting from scratch.")
-            return None
-        if not found.exact:
-            raise CheckpointError(
-                f"{found.path} was not written by an InterruptibleLoop. HINT: give the loop its own folder."
-            )
-        rank_zero_info(f"Resuming from step {found.step}: {found.path}")
-        return str(found.path)

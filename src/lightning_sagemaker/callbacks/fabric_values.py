@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 Flags = dict[str, dict[str, list[str]]]
 """Name of a module in ``state`` -> names of its parts that are frozen, or in evaluation mode."""
+Groups = dict[str, list[dict[str, object]]]
+"""Name of an optimizer in ``state`` -> options of each of its groups."""
 
 
 class Values(TypedDict):
@@ -40,7 +42,7 @@ class Values(TypedDict):
 
     random: RandomState
     values: StateDict
-    groups: list[list[StateDict]]
+    groups: Groups
     metrics: dict[str, MetricEntry]
     flags: Flags
 
@@ -56,7 +58,7 @@ def values_of(state: StateDict, modules: bool) -> Values:
     return {
         "random": random_state(),
         "values": {name: _state_of(inner_loader(value)) for name, value in state.items() if is_small(value)},
-        "groups": [copy.deepcopy(group_options(getattr(value, "param_groups", ()))) for value in state.values()],
+        "groups": group_settings(state),
         "metrics": entries_of(loop_metrics(state)) if modules else {},
         "flags": loop_flags(state) if modules else {},
     }
@@ -73,10 +75,21 @@ def put_values(state: StateDict, values: Values) -> None:
             owner.load_state_dict(copy.deepcopy(cast("StateDict", value)))
         else:
             state[name] = filled(state[name], copy.deepcopy(value))  # the script may refer to its container
-    for value, groups in zip(state.values(), values["groups"], strict=True):
-        set_group_options(getattr(value, "param_groups", ()), copy.deepcopy(groups))
+    put_group_settings(state, values["groups"])
     restore_entries(loop_metrics(state), values["metrics"])
     restore_loop_flags(state, values["flags"])
+
+
+def group_settings(state: StateDict) -> Groups:
+    """Options of the groups of each optimizer in ``state``, which schedulers change."""
+    optimizers = {name: value for name, value in state.items() if hasattr(value, "param_groups")}
+    return {name: copy.deepcopy(group_options(one.param_groups)) for name, one in optimizers.items()}
+
+
+def put_group_settings(state: StateDict, settings: Groups) -> None:
+    """Restore :func:`group_settings`."""
+    for name, groups in settings.items():
+        set_group_options(getattr(state[name], "param_groups", ()), copy.deepcopy(groups))
 
 
 @contextmanager

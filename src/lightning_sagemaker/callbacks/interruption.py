@@ -19,7 +19,15 @@ from lightning_sagemaker._compat.trainer import ensure_callback
 from lightning_sagemaker._lightning import Callback, rank_zero_info, rank_zero_warn
 from lightning_sagemaker.callbacks.auto_resume import AutoResume, auto_resume_of
 from lightning_sagemaker.callbacks.copied_by_arguments import CopiedByArguments
-from lightning_sagemaker.callbacks.places import HasFolder, checkpoint_folder, name_of, names_in, outdated, remove
+from lightning_sagemaker.callbacks.places import (
+    HasFolder,
+    check_keep,
+    checkpoint_folder,
+    name_of,
+    names_in,
+    outdated,
+    remove,
+)
 from lightning_sagemaker.callbacks.shared_folder import delete_or_warn
 from lightning_sagemaker.callbacks.signals import StopSignals
 from lightning_sagemaker.callbacks.stop_votes import StopVotes
@@ -80,7 +88,7 @@ class SpotInterruption(CopiedByArguments, HasFolder, Callback):
         overhead: float = 0.001,
         patience: float | None = None,
     ) -> None:
-        self.dirpath, self._keep, self._grace, self._exit_code = dirpath, keep, grace, exit_code
+        self.dirpath, self._keep, self._grace, self._exit_code = dirpath, check_keep(keep), grace, exit_code
         self._save_every = math.inf if save_every is None else save_every.total_seconds()
         self._signals = StopSignals(signals, grace if patience is None else patience, exit_code)
         self._votes = StopVotes(overhead)

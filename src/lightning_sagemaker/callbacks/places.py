@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 from collections.abc import Callable, Iterable
@@ -57,19 +58,23 @@ def checkpoint_folder(trainer: Trainer, dirpath: str | Path | None) -> str:
     logger's version in its own ``setup``, which the restarted run, with another version, would not find.
     """
     if dirpath is not None:
-        return str(dirpath).rstrip("/")
+        return _place(dirpath)
     return str(vars(trainer).setdefault(_FOLDER, _usual_folder(trainer)))
 
 
 def _usual_folder(trainer: Trainer) -> str:
     for other in callbacks_of(trainer):
         if isinstance(other, HasFolder) and other.dirpath is not None:
-            return str(other.dirpath).rstrip("/")
+            return _place(other.dirpath)
     for callback in trainer.checkpoint_callbacks:
         if isinstance(callback, ModelCheckpoint) and callback.dirpath is not None:
-            return str(callback.dirpath).rstrip("/")
+            return _place(callback.dirpath)
     job = job_of(trainer)
     return str(job.checkpoint_dir) if job.in_container else str(Path(trainer.default_root_dir) / "checkpoints")
+
+
+def _place(dirpath: str | Path) -> str:
+    return os.path.expanduser(str(dirpath)).rstrip("/")  # as ModelCheckpoint, which may have the same folder
 
 
 def job_of(trainer: Trainer) -> SageMakerJob:
@@ -86,6 +91,18 @@ def is_remote(folder: str) -> bool:
 def name_of(step: int, fits: int = 0) -> str:
     """Name of the automatic checkpoint after ``step`` steps, of the fit before which ``fits`` had completed."""
     return f"auto-fit={fits}-step={step}.ckpt" if fits else f"auto-step={step}.ckpt"
+
+
+def check_keep(keep: int) -> int:
+    """Return ``keep``, the number of checkpoints to keep.
+
+    Raises:
+        ValueError: If it is less than one.
+
+    """
+    if keep < 1:
+        raise ValueError(f"keep={keep} was set. HINT: keep the last one at least, keep=1; a large number keeps all.")
+    return keep
 
 
 def outdated(names: Iterable[str], step: int, keep: int, fits: int = 0) -> list[str]:

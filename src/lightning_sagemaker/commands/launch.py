@@ -47,11 +47,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("program", nargs="?", metavar="RECIPE|SCRIPT", help="a recipe's name, or train.py")
     job = parser.add_argument_group("the job (each option can also be set in --config)")
     job.add_argument("--config", metavar="job.yaml", help="a job file; the options below override it")
-    job.add_argument(
-        "--instance-type",
-        metavar="TYPE",
-        help="such as ml.p4d.24xlarge; or several, with commas: see --max-cost",
-    )
+    several = "such as ml.p4d.24xlarge; or several, with commas: see --max-cost"
+    job.add_argument("--instance-type", metavar="TYPE", help=several)
     job.add_argument("--instance-count", type=int, metavar="N", help="number of hosts")
     job.add_argument("--distribution", metavar="KIND", help="smddp, ddp, torch_distributed, mpi, smp or none")
     job.add_argument("--role", metavar="ARN", help="execution role")
@@ -106,7 +103,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     run.add_argument("--inference-image", metavar="URI", help="image to serve the registered model with")
     run.add_argument("--poll", type=seconds, default=10.0, metavar="SECONDS", help="polling interval (default: 10)")
-    run.add_argument("--refresh-prices", action="store_true", help="first refresh the region's prices from AWS")
+    run.add_argument("--refresh-prices", action="store_true", help="first refresh the regions' prices from AWS")
     run.add_argument("--refresh-instances", action="store_true", help="first refresh the instance types from AWS")
     parser.epilog = (
         "Options after the script that are not listed here become hyperparameters: launch train.py --epochs 3."
@@ -161,8 +158,9 @@ def main(arguments: argparse.Namespace) -> int:
         from lightning_sagemaker.launch.aws import translate_aws_errors
         from lightning_sagemaker.launch.planning.pricing import refresh_prices
 
-        with translate_aws_errors("Reading the prices"):
-            print(f"prices: {refresh_prices(config.region or own_region())}", file=sys.stderr)
+        for region in (config.region or own_region(), *config.other_regions):
+            with translate_aws_errors("Reading the prices"):
+                print(f"prices: {refresh_prices(region)}", file=sys.stderr)
     if arguments.register:
         from lightning_sagemaker.launch.tracking.registry import check_group
 

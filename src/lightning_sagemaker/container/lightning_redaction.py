@@ -5,10 +5,12 @@ As :mod:`lightning_driver`: standard library only, Python 3.6. It is used in the
 by the scan of the source.
 """
 
+import json
 import math
 import re
 from collections import Counter
 from typing import TYPE_CHECKING
+from urllib.parse import quote, quote_plus
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -16,7 +18,8 @@ if TYPE_CHECKING:
 MASK = "***"
 
 _NAME = (
-    r"secret|token|passw|passphrase|[_-]pwd|api_?key|access_?key|account_?key|private|credential|auth_?key|signing_?key"
+    r"secret|token(?!i[sz])|passw|passphrase|[_-]pwd|api_?key|access_?key|account_?key|private|credential"
+    r"|auth_?key|signing_?key"
 )
 TELLING_NAME = re.compile(_NAME, re.IGNORECASE)
 """Matches names of variables or settings whose values are secrets."""
@@ -206,10 +209,11 @@ def redacted(text: str, environment: "Mapping[str, str]") -> str:
 
     Args:
         text: Text such as an exception and its traceback.
-        environment: The values of variables with secret-like names are masked in any case.
+        environment: The values of variables with secret-like names are masked in any case, and those of such names in
+            variables that hold JSON, as the hyperparameters do.
 
     """
-    values = {value for name, value in environment.items() if TELLING_NAME.search(name) and len(value) >= _SHORTEST}
+    values = {form for value in _secret_values(environment) if len(value) >= _SHORTEST for form in _written(value)}
     for value in sorted(values, key=len, reverse=True):
         text = text.replace(value, MASK)
     text = _TOLD.sub(lambda match: match.group("name") + MASK, text)
@@ -221,6 +225,38 @@ def redacted(text: str, environment: "Mapping[str, str]") -> str:
             parts += [text[last:begin], MASK]
         last = max(last, end)
     return "".join([*parts, text[last:]])
+
+
+def _secret_values(environment: "Mapping[str, str]") -> "Iterator[str]":
+    for name, value in environment.items():
+        is_secret = bool(TELLING_NAME.search(name))
+        if is_secret:
+            yield value
+        if value[:1] in ("{", "["):
+            try:
+                yield from _secrets_in(json.loads(value), is_secret)
+            except (ValueError, RecursionError):  # not JSON
+                continue
+
+
+def _secrets_in(content: object, is_secret: bool) -> "Iterator[str]":
+    """Texts in the content of a JSON file, if they or what contains them has a secret-like name."""
+    if isinstance(content, dict):
+        for name, value in content.items():
+            yield from _secrets_in(value, is_secret or bool(TELLING_NAME.search(name)))
+    elif isinstance(content, list):
+        for value in content:
+            yield from _secrets_in(value, is_secret)
+    elif isinstance(content, str) and is_secret:
+        yield content
+
+
+def _written(value: str) -> "set[str]":
+    """A value as messages quote it: as it is, as Python and JSON write it, and as part of a URL."""
+    forms = {value, repr(value)[1:-1], json.dumps(value)[1:-1]}
+    return forms | {
+        quoted(value, safe, None, "surrogateescape") for quoted in (quote, quote_plus) for safe in ("", "/")
+    }
 
 
 def is_placeholder(value: str) -> bool:

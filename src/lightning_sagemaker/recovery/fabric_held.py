@@ -132,6 +132,7 @@ class FabricHeld:
             "passed": [],
             "left": False,
             "loaders": [],
+            "begin": None,
         }
         held = self._held[2]["values"] if self._held is not None and self._held[0] == position else None
         with self._state.as_at_last_batch(held):

@@ -104,6 +104,7 @@ class InJobLoop(InterruptibleLoop):
                 self.epoch = number
                 seed_all(self._seed, number, self._world)  # random numbers outside of batches are the same on all ranks
                 yield number
+                self._leave()
                 self.check_left()
                 self.batch = 0
                 if self._votes.stops:
@@ -115,7 +116,7 @@ class InJobLoop(InterruptibleLoop):
             self.runs = False
             self._release()
 
-    def batches(self, loader: Iterable[T], every: int = 1) -> Generator[T, None, None]:
+    def _batches(self, loader: Iterable[T], every: int) -> Generator[T, None, None]:
         """As in :class:`~lightning_sagemaker.InterruptibleLoop`; with passes for the batches of lost ranks."""
         inner: Any = inner_loader(loader)
         with restarting_instead(self._client, self._strategy.is_asked):

@@ -2,6 +2,7 @@
 """Where there is no capacity, a job's other instance types and regions are tried, with the same processes and source."""
 
 import json
+import re
 import tarfile
 
 import boto3
@@ -11,7 +12,7 @@ from lightning_sagemaker import cli
 from lightning_sagemaker.launch import Estimator, LaunchError
 from lightning_sagemaker.launch.aws import lacks_capacity
 from lightning_sagemaker.launch.planning import instances
-from lightning_sagemaker.launch.planning.alternatives import alternative_configs
+from lightning_sagemaker.launch.planning.alternatives import alternative_configs, over_limit
 from lightning_sagemaker.launch.planning.plan import make_plan
 from lightning_sagemaker.launch.planning.report import describe
 from lightning_sagemaker.launch.spec.config import JobConfig
@@ -167,6 +168,28 @@ def test_nothing_over_the_limit_of_cost_is_started(scarce, capsys):
     assert cli.main([*command, "--max-cost", "1"]) == 2
     assert "None of 4 configurations could be started" in capsys.readouterr().err
     assert len(asked) == 2
+
+
+def test_what_a_limit_of_cost_covers(monkeypatch, tmp_path):
+    """As ``at most`` promises: on demand, the time in a warm pool, and only with prices of the job's region."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "no-refreshed-prices"))
+    (tmp_path / "train.py").touch()
+    job = {
+        **JOB,
+        "entry_point": str(tmp_path / "train.py"),
+        "instance_type": "ml.g5.xlarge",
+        "region": "us-west-2",
+        "max_cost": 1.5,
+    }
+    for change, why in (
+        ({}, None),
+        ({"use_spot_instances": True}, None),
+        ({"use_spot_instances": True, "max_run": 7200}, r"may cost \$2\.82"),
+        ({"keep_alive_period_in_seconds": 1800}, r"may cost \$2\.11"),
+        ({"region": "eu-west-1"}, "the prices of eu-west-1 are unknown"),
+    ):
+        found = over_limit(make_plan(JobConfig.from_mapping({**job, **change})))
+        assert found is None if why is None else re.search(why, found), found
 
 
 def test_another_region_has_its_own_image_and_bucket(scarce, aws, sdk):

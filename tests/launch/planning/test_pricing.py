@@ -3,6 +3,8 @@
 
 import json
 
+import pytest
+
 from lightning_sagemaker.launch.planning.images import SMDDP_VERSIONS, find_image
 from lightning_sagemaker.launch.planning.instances import INSTANCES
 from lightning_sagemaker.launch.planning.pricing import estimate, load_prices, refresh_prices
@@ -41,3 +43,20 @@ def test_tables_agree():
     assert set(load_prices("us-east-1").usd_per_hour) <= set(INSTANCES)
     for version in SMDDP_VERSIONS:
         assert find_image("us-east-1", "ml.p4d.24xlarge", version).smddp
+
+
+def test_a_spot_job_may_cost_as_much_as_one_on_demand():
+    """AWS: a spot price is at most that on demand."""
+    found = estimate(load_prices("us-east-1"), {"ml.g5.xlarge": 2}, 7200, "us-east-1", spot=True)
+    assert found.per_hour == pytest.approx(2 * 1.408 * 0.4)
+    assert found.at_most == pytest.approx(2 * 1.408 * 2)
+
+
+def test_the_table_is_of_regions_with_equal_prices():
+    table, hosts = load_prices("eu-west-1"), {"ml.g5.xlarge": 1}
+    known = [
+        region
+        for region in ("us-east-1", "us-west-2", "eu-west-1")
+        if estimate(table, hosts, 1, region, False).is_of_region
+    ]
+    assert known == ["us-east-1", "us-west-2"]

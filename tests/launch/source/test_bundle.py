@@ -32,6 +32,17 @@ def test_a_bundle_over_the_limit_and_requirements_with_torch(tmp_path, monkeypat
     (tmp_path / "pins.txt").write_text("torch==2.5.1\n")
     (tmp_path / "requirements.txt").write_text("torchmetrics\n-c pins.txt\n-r more/own.txt\n")
     assert "torchmetrics" in unpacked(estimator.plan().bundle)["requirements.txt"].decode()
+    for content in (
+        b"\xef\xbb\xbftorch\r\n",
+        "numpy\r\ntorch\r\n".encode("utf-16"),
+        b"https://download.pytorch.org/whl/cpu/torch-2.5.1%2Bcpu-cp311-cp311-linux_x86_64.whl\n",
+        b"git+https://github.com/pytorch/pytorch.git@v2.5.1#egg=torch\n",
+    ):
+        (tmp_path / "requirements.txt").write_bytes(content)
+        with pytest.raises(LaunchError, match="which would replace the image's own"):
+            estimator.plan()
+    (tmp_path / "requirements.txt").write_bytes("numpy\r\n".encode("utf-16"))  # as Windows' PowerShell writes a file
+    assert "numpy" in unpacked(estimator.plan().bundle)["requirements.txt"].decode()
     monkeypatch.setattr(bundle, "MAX_BYTES", 1000)
     (tmp_path / "vectors.bin").write_bytes(b"x" * 2000)
     with pytest.raises(LaunchError, match=r"largest file is vectors.bin. HINT: pass data as an input channel"):

@@ -169,3 +169,12 @@ def test_a_gigabyte_and_many_files_are_chosen_in_seconds(tmp_path):
     print(f"{time.monotonic() - begin:.1f} s, {found.size / 2**30:.1f} GiB, {len(found.taken)} files")
     assert len(found.taken) == 20_001
     assert time.monotonic() - begin < 120
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "utf-16"])
+def test_a_table_in_another_encoding_is_searched_too(encoding, tmp_path):
+    token = "ghp_" + "a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R8"
+    rows = "für,1\n" * 1000
+    put(tmp_path, "train.csv", (rows + token + "\n" + rows).encode(encoding))
+    with pytest.raises(LaunchError, match=r"inputs/train/train.csv:1001 \(GitHub token\)"):
+        choose_channel_files("train", tmp_path)

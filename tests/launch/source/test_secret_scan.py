@@ -19,6 +19,7 @@ from tests.conftest import ROOT
 from tests.launch.secret_kinds import FORMATS, HARMLESS, INNOCENT, NAMES, SHAPES, TEXTS, TOKENS, drawn, filled
 
 DRAW = random.Random(0)
+TOKEN = "ghp_" + "a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R8"
 DIGEST = "".join(DRAW.choice("0123456789abcdef") for _ in range(64))
 
 
@@ -55,7 +56,7 @@ def test_keys_under_other_names_links_and_what_is_not_text(tmp_path):
     put(source, "ca-bundle.crt", "# roots\n-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n")
     put(source, "client.pem", "-----BEGIN CERTIFICATE-----\nMIIB\n" + SHAPES["rsa key"])
     put(source, "profile", b"SQLite format 3\0\1\2\3")
-    put(source, "utf16.txt", "password".encode("utf-16"))
+    put(source, "utf16.bom-less", "password".encode("utf-16-le"))
     (source / "settings.txt").symlink_to(".env")
     (source / "copy.py").symlink_to("package/net.py")
     (source / "again").symlink_to("package", target_is_directory=True)
@@ -75,9 +76,9 @@ def test_keys_under_other_names_links_and_what_is_not_text(tmp_path):
     assert chosen.left_out["linked.txt"] == "hard link to a file outside the folder"
     assert chosen.left_out["cloud"] == "hidden (link to .aws)"
     assert chosen.left_out["notes.txt"] == chosen.left_out["home"] == "link out of the folder"
-    assert set(chosen.left_out) >= {".env", ".aws", "client.pem", "profile", "utf16.txt", "pipe", "package/up"}
-    named = select_files(source, ["linked.txt", ".env", ".aws/credentials", "*.txt"])
-    assert {"linked.txt", ".env", ".aws/credentials", "utf16.txt"} <= set(named.taken)
+    assert set(chosen.left_out) >= {".env", ".aws", "client.pem", "profile", "utf16.bom-less", "pipe", "package/up"}
+    named = select_files(source, ["linked.txt", ".env", ".aws/credentials", "utf16*", "*.txt"])
+    assert {"linked.txt", ".env", ".aws/credentials", "utf16.bom-less"} <= set(named.taken)
     assert "notes.txt" in named.left_out
 
 
@@ -244,3 +245,21 @@ def test_few_files_of_installed_packages_are_refused():
     assert len(files) > 400
     assert len(wrong) <= len(files) / 50
     assert len({path.relative_to(site).parts[0] for path in wrong}) <= 10
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        f"first line\ntoken = {TOKEN}\n".encode("utf-16"),
+        f"Schlüssel für\ntoken = {TOKEN}\n".encode("latin-1"),
+        b"a" * 70_000 + f"\ntoken = {TOKEN} für\n".encode("latin-1"),
+        f"first line\ntoken = {TOKEN}\n".encode("utf-8-sig"),
+    ],
+    ids=["UTF-16", "Latin-1", "Latin-1 after what decides whether it is sent", "byte order mark"],
+)
+def test_a_text_in_any_encoding_is_scanned(tmp_path, content):
+    put(tmp_path, "notes.txt", content)
+    with pytest.raises(LaunchError, match=r"notes\.txt:2 \(provider's token\)"):
+        bundle(tmp_path)
+    put(tmp_path, "notes.txt", content.replace(TOKEN.encode(), b"none").replace(TOKEN.encode("utf-16-le"), b"no"))
+    assert bundle(tmp_path).files == ("notes.txt", "train.py")

@@ -78,6 +78,11 @@ def over_limit(plan: JobPlan, spent: float = 0.0) -> str | None:
     found = price(plan)
     if found is None:
         return f"the price of {plan.config.instance_type} is unknown, and max_cost is ${limit:,.2f}"
+    if not found.is_of_region:
+        return (
+            f"the prices of {plan.region} are unknown, and max_cost is ${limit:,.2f}. HINT: --refresh-prices reads them from"
+            " AWS's price list"
+        )
     if found.at_most + spent > limit:
         before = f", after ${spent:,.2f} for earlier attempts" if spent else ""
         return f"it may cost ${found.at_most:,.2f}{before}, and max_cost is ${limit:,.2f}"

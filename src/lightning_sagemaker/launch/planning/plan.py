@@ -199,4 +199,5 @@ def price(plan: JobPlan) -> Estimate | None:
     hosts = {config.instance_type: config.instance_count}
     for group in config.groups[1:]:
         hosts[group.instance_type] = hosts.get(group.instance_type, 0) + group.instance_count
-    return estimate(prices, hosts, config.max_run, plan.region, config.use_spot_instances)
+    seconds = config.max_run + (config.keep_alive_period_in_seconds or 0)  # a warm pool is paid for as well
+    return estimate(prices, hosts, seconds, plan.region, config.use_spot_instances)

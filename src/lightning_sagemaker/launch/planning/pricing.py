@@ -31,6 +31,7 @@ class Prices:
         source: Source of the prices, as text.
         usd_per_hour: Instance type -> on-demand price of one instance for an hour of training, in US dollars.
         spot_share: Typical spot price as a fraction of the on-demand price; spot prices vary.
+        same_in: Further regions with the same prices.
 
     """
 
@@ -39,6 +40,11 @@ class Prices:
     source: str
     usd_per_hour: dict[str, float]
     spot_share: float
+    same_in: tuple[str, ...] = ()
+
+    def hold_in(self, region: str) -> bool:
+        """Whether they are the prices of ``region``."""
+        return region in (self.region, *self.same_in)
 
 
 @dataclass(frozen=True)
@@ -47,14 +53,16 @@ class Estimate:
 
     Attributes:
         per_hour: Price of all hosts together per hour.
-        at_most: Cost if the job runs until ``max_run``.
+        at_most: Cost if the job runs until ``max_run``, on demand: a spot price may rise to that.
         note: Source of the prices, and what the estimate leaves out.
+        is_of_region: Whether the prices are those of the job's region.
 
     """
 
     per_hour: float
     at_most: float
     note: str
+    is_of_region: bool
 
 
 def load_prices(region: str) -> Prices:
@@ -74,7 +82,7 @@ def estimate(prices: Prices, hosts: Mapping[str, int], seconds: int, region: str
     Args:
         prices: Prices of any region; the note names it.
         hosts: Instance type -> number of hosts.
-        seconds: Maximum run time of the job in seconds.
+        seconds: Seconds for which the hosts are paid at most.
         region: AWS region of the job.
         spot: Whether the job uses spot instances.
 
@@ -84,11 +92,11 @@ def estimate(prices: Prices, hosts: Mapping[str, int], seconds: int, region: str
     on_demand = sum(prices.usd_per_hour[name] * count for name, count in hosts.items())
     per_hour = on_demand * (prices.spot_share if spot else 1.0)
     note = f"prices of {prices.region}, {prices.date}"
-    if prices.region != region:
+    if not (is_of_region := prices.hold_in(region)):
         note += f"; those of {region} differ"
     if spot:
-        note += f"; spot assumed at {prices.spot_share:.0%} of on demand (spot prices vary)"
-    return Estimate(per_hour, per_hour * seconds / 3600, note + "; without storage and transfer")
+        note += f"; spot assumed at {prices.spot_share:.0%} of on demand, and at most all of it"
+    return Estimate(per_hour, on_demand * seconds / 3600, note + "; without storage and transfer", is_of_region)
 
 
 def refresh_prices(region: str, client: Client | None = None) -> Path:
@@ -147,4 +155,5 @@ def _parse(table: dict[str, Any]) -> Prices:
         source=str(table["source"]),
         usd_per_hour={str(name): float(price) for name, price in table["usd_per_hour"].items()},
         spot_share=float(table["spot_share"]),
+        same_in=tuple(map(str, table.get("same_in", ()))),
     )

@@ -221,7 +221,9 @@ def _cost(plan: JobPlan) -> str:
         known = load_prices(plan.region).date
         kinds = " or ".join(dict.fromkeys([config.instance_type, *(group.instance_type for group in config.groups)]))
         return f"unknown: {kinds} is not in the table of {known}; refresh it with --refresh-prices"
-    return f"${found.per_hour:,.2f} an hour; at most ${found.at_most:,.2f} ({_hours(config.max_run)}); {found.note}"
+    kept = config.keep_alive_period_in_seconds
+    time = _hours(config.max_run) + (f", and {_hours(kept)} in the warm pool" if kept else "")
+    return f"${found.per_hour:,.2f} an hour; at most ${found.at_most:,.2f} ({time}); {found.note}"
 
 
 def _hours(seconds: int) -> str:

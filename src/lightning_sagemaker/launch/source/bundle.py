@@ -19,6 +19,7 @@ from pathlib import Path, PurePosixPath
 from lightning_sagemaker.aws_types import Client, Session
 from lightning_sagemaker.errors import LaunchError, suggestion
 from lightning_sagemaker.launch.aws import make_client, translate_aws_errors
+from lightning_sagemaker.launch.source.file_kinds import text_of
 from lightning_sagemaker.launch.source.secret_scan import can_scan, check_secrets
 from lightning_sagemaker.launch.source.source_files import Selection, select_files, why_not
 from lightning_sagemaker.launch.source.vendored import FOLDER, Target, vendored_wheels
@@ -39,6 +40,11 @@ _CLONE_SECONDS = 600
 """Time limit of a clone, enough for a large repository over a slow network; git itself has none."""
 
 _IMAGE_OWN = re.compile(r"^\s*(torch|torchvision|torchaudio)\s*($|[\[=<>!~;#@ ])", re.IGNORECASE)
+_IMAGE_OWN_FILE = re.compile(
+    r"(?:^|[/=])(?:torch|torchvision|torchaudio)-\d[^/\s]*\.(?:whl|tar\.gz|zip)|[#&]egg=(?:torch|torchvision|torchaudio)\b(?!-)",
+    re.IGNORECASE,
+)
+"""A file or repository of one of them, as a requirement by path or URL."""
 _INCLUDED = re.compile(r"^\s*(?P<option>-r|--requirement|-c|--constraint)(?:\s*=\s*|\s*)(?P<file>[^\s#]+)")
 _CONSTRAINTS = ("-c", "--constraint")
 
@@ -112,7 +118,7 @@ def make_bundle(
         adapts = any(name.startswith("model.lora") for name in config.hyperparameters)
         extra_name = f"[recipes{',lora' if adapts else ''}]" if config.recipe else ""
         contents[wheel] = content
-        own = contents.get(REQUIREMENTS, b"").decode(errors="replace")
+        own = text_of(contents.get(REQUIREMENTS, b""))
         contents[REQUIREMENTS] = f"./{wheel}{extra_name}\n{own}".encode()
     if target is not None and REQUIREMENTS in contents:
         contents |= _vendored(contents, target)
@@ -278,8 +284,8 @@ def check_requirements(contents: Mapping[str, bytes]) -> None:
     while waiting:
         name = waiting.pop()
         seen.add(name)
-        for line in contents[name].decode(errors="replace").replace("\\\n", " ").splitlines():
-            if _IMAGE_OWN.match(line):
+        for line in text_of(contents[name]).replace("\\\n", " ").splitlines():
+            if _IMAGE_OWN.match(line) or _IMAGE_OWN_FILE.search(line.partition(" #")[0]):
                 raise LaunchError(
                     f"{name} lists {line.strip()!r}, which would replace the image's own build. HINT: remove it;"
                     " pytorch_version chooses the image."

@@ -162,7 +162,7 @@ class _Search:
                     return
                 left -= len(chunk)
                 self.bytes += len(chunk)
-                text = kept + chunk
+                text = kept + chunk.replace(b"\0", b"")  # of UTF-16, whose tokens have one after each letter
                 fresh = len(kept)
                 for match in _TOKENS.finditer(text) if any(one in text for one in _BEGINNINGS) else ():
                     if match.end() > fresh:

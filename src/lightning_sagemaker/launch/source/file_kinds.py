@@ -8,6 +8,7 @@ GitHub's templates for ``.gitignore``.
 
 from __future__ import annotations
 
+import codecs
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -155,6 +156,11 @@ _LARGEST_KEY = 65_536
 _FIRST = 65_536
 """Bytes at the beginning of a file by which its kind is judged."""
 
+_UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+
+_PRINTED = bytes([*b"\a\b\t\n\v\f\r\x1b", *range(0x20, 0x7F), *range(0x80, 0x100)])
+"""Bytes of text in an encoding such as Latin-1."""
+
 
 def why_not_by_name(name: str) -> str | None:
     """Why a file of this name is not sent; None if the name gives no reason.
@@ -224,15 +230,24 @@ def why_not_by_content(path: Path) -> str | None:
     return "neither text nor a known kind of binary file"
 
 
-def is_text(head: bytes) -> bool:
-    """Whether a file that begins with ``head`` is UTF-8 text."""
+def is_text(content: bytes) -> bool:
+    """Whether a file is text by its first bytes: UTF-8, UTF-16 with a byte order mark, or one byte for each character."""
+    head = content[:_FIRST]
+    if head.startswith(_UTF16):
+        return True
     if b"\0" in head:
         return False
     try:
         head.decode("utf-8")
     except UnicodeDecodeError as error:
-        return error.start > len(head) - 4  # a character that is cut off at the end of head
+        is_cut = error.start > len(head) - 4  # a character at the end of head
+        return is_cut or not head.translate(None, _PRINTED)
     return True
+
+
+def text_of(content: bytes) -> str:
+    """The text of a file that is text."""
+    return content.decode("utf-16" if content.startswith(_UTF16) else "utf-8-sig", errors="replace")
 
 
 def _fits(name: str, patterns: tuple[str, ...]) -> bool:

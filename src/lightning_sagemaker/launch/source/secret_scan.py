@@ -21,7 +21,7 @@ from pathlib import Path, PurePosixPath
 
 from lightning_sagemaker.container.lightning_redaction import is_placeholder, known_secrets, named_secrets
 from lightning_sagemaker.errors import LaunchError
-from lightning_sagemaker.launch.source.file_kinds import CREDENTIALS, is_text, why_not_by_name
+from lightning_sagemaker.launch.source.file_kinds import CREDENTIALS, is_text, text_of, why_not_by_name
 
 _DETECTORS = (
     "ArtifactoryDetector", "AWSKeyDetector", "AzureStorageKeyDetector", "BasicAuthDetector", "CloudantDetector",
@@ -110,7 +110,7 @@ def find_secrets(name: str, content: bytes) -> Iterator[Finding]:
     if PurePosixPath(name).suffix == ".whl":
         yield from _in_archive(name, content)
     elif is_text(content):
-        text = content.decode("utf-8", errors="replace").replace("\r\n", "\n").replace("\r", "\n")
+        text = text_of(content).replace("\r\n", "\n").replace("\r", "\n")
         lines = ["" if _PRAGMA in line or _IMAGE.match(line) else line for line in text.split("\n")]
         yield from _by_shape(name, lines)
         if can_scan():
