@@ -11,11 +11,13 @@ import torch
 import torch.distributed as dist
 from typing_extensions import NotRequired
 
+from lightning_sagemaker._compat.loops import current_events
 from lightning_sagemaker._compat.reloads import Reloads, reloads_of
 from lightning_sagemaker._compat.seen_batches import restore_seen_batches, seen_batches
 from lightning_sagemaker._compat.trainer import callbacks_of
 
 if TYPE_CHECKING:
+    from torch.optim import Optimizer
     from torch.optim.lr_scheduler import LRScheduler
 
     from lightning_sagemaker._types import StateDict, Trainer
@@ -45,7 +47,8 @@ class TrainerMemory(TypedDict):
     callbacks: dict[str, StateDict]
     reloads: NotRequired[Reloads]
     seen_batches: NotRequired[dict[int, int]]
-    """This entry and the previous one are missing in checkpoints of older versions."""
+    schedules_due: NotRequired[list[str]]
+    """This entry and the previous ones are missing in checkpoints of older versions."""
 
 
 def trainer_memory(trainer: Trainer) -> TrainerMemory:
@@ -66,6 +69,7 @@ def trainer_memory(trainer: Trainer) -> TrainerMemory:
         },
         "reloads": reloads_of(trainer),
         "seen_batches": seen_batches(trainer),
+        "schedules_due": list(getattr(current_events(trainer), "schedules_due", [])),
     }
 
 
@@ -79,6 +83,8 @@ def restore_trainer_memory(trainer: Trainer, memory: TrainerMemory) -> None:
     connector._current_fx = memory["current_fx"]
     trainer.should_stop = trainer.should_stop or memory["should_stop"]
     restore_seen_batches(trainer, memory.get("seen_batches", {}))
+    if (events := current_events(trainer)) is not None:
+        events.schedules_due = memory.get("schedules_due", [])
     if memory["syncs_buffers"] is not None and hasattr(trainer.strategy.model, _SYNCS):
         setattr(trainer.strategy.model, _SYNCS, memory["syncs_buffers"])
     for (schedule, groups), (state, rates) in zip(_plateaus(trainer), memory["plateaus"], strict=False):
@@ -164,7 +170,7 @@ def begin_epoch_again(trainer: Trainer) -> None:
     """Call these callbacks' hooks for a resumed epoch, whose first hooks are not repeated; learning rates stay as loaded."""
     module = trainer.lightning_module
     buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
-    groups = [[_settings(group) for group in optimizer.param_groups] for optimizer in trainer.optimizers]
+    groups = [optimizer_settings(optimizer) for optimizer in trainer.optimizers]
     for callback in callbacks_of(trainer):
         if any(kind.__name__ in _AGAIN for kind in type(callback).__mro__):
             callback.on_train_epoch_start(trainer, module)
@@ -176,8 +182,9 @@ def begin_epoch_again(trainer: Trainer) -> None:
             buffer.copy_(buffers[name])
 
 
-def _settings(group: StateDict) -> StateDict:
-    return {name: value for name, value in group.items() if name != "params"}
+def optimizer_settings(optimizer: Optimizer) -> list[StateDict]:
+    """An optimizer's parameter groups without their parameters."""
+    return [{name: value for name, value in group.items() if name != "params"} for group in optimizer.param_groups]
 
 
 def _plain(value: object) -> torch.Tensor:
