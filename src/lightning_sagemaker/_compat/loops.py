@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-EVENTS = "_lightning_sagemaker_events"
+_EVENTS = "_lightning_sagemaker_events"
 _PACKAGES = ("lightning.", "pytorch_lightning.")
 _FIT = [
     "run",
@@ -81,6 +81,7 @@ class LoopEvents:
             values are reduced.
         requests: Record of the requests for loaders.
         is_ending: Whether the code after a batch is running.
+        schedules_due: Intervals whose schedulers are yet to be stepped for a batch that an exception has ended.
         validated: Whether the validation in that code is over.
         is_trial: Whether the loops are run within a hook, by one of Lightning's finders: its steps do not count as
             training, so only listeners for loaders are called.
@@ -107,6 +108,7 @@ class LoopEvents:
         self.validation_step_context: Callable[[], AbstractContextManager[None]] | None = None
         self.validation_end_context: Callable[[], AbstractContextManager[None]] | None = None
         self.requests: Requests | None = None
+        self.schedules_due: list[str] = []
         self.is_ending = self.validated = self.is_trial = False
         self._users = 0
         self._taken = TakenOver()
@@ -133,23 +135,16 @@ class LoopEvents:
         take(epoch.val_loop, "setup_data", self._on_validation_loaders)
         take(epoch.val_loop, "setup_data", lambda setup: requesting(self, setup, epoch.val_loop, "validation"))
         require(type(epoch.val_loop), "_evaluation_step", "_on_evaluation_epoch_end")
-        take(
-            epoch.val_loop,
-            "_evaluation_step",
-            lambda step: self._within(self._on_validation_step(step), lambda: self.validation_step_context),
-        )
-        take(
-            epoch.val_loop,
-            "_on_evaluation_epoch_end",
-            lambda hooks: self._within(hooks, lambda: self.validation_end_context),
-        )
+        step, end = (lambda: self.validation_step_context), (lambda: self.validation_end_context)
+        take(epoch.val_loop, "_evaluation_step", lambda run: self._within(self._on_validation_step(run), step))
+        take(epoch.val_loop, "_on_evaluation_epoch_end", lambda hooks: self._within(hooks, end))
 
     def release(self) -> None:
         """Release one user's claim; the last release restores the methods."""
         self._users -= 1
         if self._users <= 0:
             self._taken.restore()
-            vars(self.trainer).pop(EVENTS, None)
+            vars(self.trainer).pop(_EVENTS, None)
 
     def _after_load(self, load: Callable[[], None], listeners: list[Callable[[], None]]) -> Callable[[], None]:
         def loaded() -> None:
@@ -245,6 +240,8 @@ class LoopEvents:
             if self.trainer.training and not self.is_trial:
                 _notify(self.after_module_batch_end)
             end()
+            if self.trainer.training:  # next are its counter and its row, for which a logger may fail
+                self.is_ending, self.validated = True, False
 
         return is_done
 
@@ -266,9 +263,15 @@ def announces_weight_update(trainer: Trainer) -> bool:
 
 def events_of(trainer: Trainer) -> LoopEvents:
     """The events of a Trainer's current fit; each caller must call :meth:`LoopEvents.release` at its end."""
-    events: LoopEvents | None = vars(trainer).get(EVENTS)
+    events = current_events(trainer)
     if events is None:
-        events = vars(trainer)[EVENTS] = LoopEvents(trainer)
+        events = vars(trainer)[_EVENTS] = LoopEvents(trainer)
         events.install()
     events._users += 1
     return events
+
+
+def current_events(trainer: Trainer) -> LoopEvents | None:
+    """The same, if there are any."""
+    found: LoopEvents | None = vars(trainer).get(_EVENTS)
+    return found

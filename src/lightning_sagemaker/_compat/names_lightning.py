@@ -68,6 +68,7 @@ NAMES: dict[str, tuple[str, ...]] = {
         "_on_after_fetch",
         "_on_before_fetch",
         "_results",
+        "_save_loggers_on_train_batch_end",
         "_should_accumulate",
         "_should_check_val_fx",
         "_skip_next_val",

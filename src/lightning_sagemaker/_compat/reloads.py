@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypedDict
 from typing_extensions import NotRequired
 
 from lightning_sagemaker._compat.guard import require
-from lightning_sagemaker._compat.loops import EVENTS
+from lightning_sagemaker._compat.loops import current_events
 from lightning_sagemaker._compat.trainer import counts
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class Requests:
 
 
 def _requests(trainer: Trainer) -> Requests | None:
-    events: LoopEvents | None = vars(trainer).get(EVENTS)
+    events = current_events(trainer)
     return None if events is None else events.requests
 
 

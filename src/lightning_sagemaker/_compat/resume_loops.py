@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from lightning_sagemaker._compat.loops import current_events
 from lightning_sagemaker._compat.phase import Phase
 from lightning_sagemaker._compat.trainer import counts
 
@@ -136,7 +137,7 @@ def _continue_epoch(
     if phase is Phase.BATCH_END:
         hooks()
     if phase not in (Phase.STEP, Phase.MID_BATCH):
-        _end_batch(loop, fetcher, phase)
+        _end_batch(trainer, fetcher, phase)
     while not loop.done:
         try:
             loop.advance(fetcher)
@@ -154,9 +155,13 @@ def _repeat_batch(loop: TrainingEpochLoop) -> None:
     loop.automatic_optimization.optim_progress.reset_on_restart()
 
 
-def _end_batch(loop: TrainingEpochLoop, fetcher: DataFetcher, phase: Phase) -> None:
+def _end_batch(trainer: Trainer, fetcher: DataFetcher, phase: Phase) -> None:
     """Run the code after the batch in which the checkpoint was saved."""
+    loop, events = trainer.fit_loop.epoch_loop, current_events(trainer)
     if phase is Phase.BATCH_END:
+        while events is not None and events.schedules_due:
+            loop.update_lr_schedulers(events.schedules_due[0], update_plateau_schedulers=False)
+            events.schedules_due.pop(0)
         loop.batch_progress.increment_completed()
     loop._skip_next_val = phase is Phase.VALIDATED
     loop.on_advance_end(fetcher)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypedDict
 import torch
 from typing_extensions import NotRequired
 
+from lightning_sagemaker._compat.loops import current_events
 from lightning_sagemaker._compat.plain_copy import plain_copy
 from lightning_sagemaker._compat.reloads import Reloads, reloads_of
 from lightning_sagemaker._compat.seen_batches import restore_seen_batches, seen_batches
@@ -37,7 +38,8 @@ class TrainerMemory(TypedDict):
     callbacks: dict[str, StateDict]
     reloads: NotRequired[Reloads]
     seen_batches: NotRequired[dict[int, int]]
-    """This entry and the previous one are missing in checkpoints of older versions."""
+    schedules_due: NotRequired[list[str]]
+    """This entry and the previous ones are missing in checkpoints of older versions."""
 
 
 def trainer_memory(trainer: Trainer) -> TrainerMemory:
@@ -58,6 +60,7 @@ def trainer_memory(trainer: Trainer) -> TrainerMemory:
         },
         "reloads": reloads_of(trainer),
         "seen_batches": seen_batches(trainer),
+        "schedules_due": list(getattr(current_events(trainer), "schedules_due", [])),
     }
 
 
@@ -71,6 +74,8 @@ def restore_trainer_memory(trainer: Trainer, memory: TrainerMemory) -> None:
     connector._current_fx = memory["current_fx"]
     trainer.should_stop = trainer.should_stop or memory["should_stop"]
     restore_seen_batches(trainer, memory.get("seen_batches", {}))
+    if (events := current_events(trainer)) is not None:
+        events.schedules_due = memory.get("schedules_due", [])
     if memory["syncs_buffers"] is not None and hasattr(trainer.strategy.model, _SYNCS):
         setattr(trainer.strategy.model, _SYNCS, memory["syncs_buffers"])
     for (schedule, groups), (state, rates) in zip(_plateaus(trainer), memory["plateaus"], strict=False):

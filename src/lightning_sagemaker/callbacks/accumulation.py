@@ -28,10 +28,11 @@ def saves_within(trainer: Trainer, steps_are_long: bool) -> bool:
     every = trainer.val_check_batch
     validates = trainer.enable_validation and isinstance(every, int) and every % accumulated != 0
     by_clock = any(getattr(callback, "_train_time_interval", None) for callback in trainer.checkpoint_callbacks)
-    return bool(steps_are_long or validates or by_clock or _saves_on_exception(trainer))
+    return bool(steps_are_long or validates or by_clock or saves_on_exception(trainer))
 
 
-def _saves_on_exception(trainer: Trainer) -> bool:
+def saves_on_exception(trainer: Trainer) -> bool:
+    """Whether a checkpoint may be saved after an exception."""
     stock = trainer.checkpoint_callbacks
     asked = (not isinstance(one, ModelCheckpoint) or getattr(one, "save_on_exception", False) for one in stock)
     return any(asked) or any(is_hooked(one, ("on_exception",)) for one in callbacks_of(trainer))

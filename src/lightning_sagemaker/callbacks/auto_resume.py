@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 from lightning_sagemaker._compat.guard import TakenOver
 from lightning_sagemaker._compat.loops import LoopEvents, events_of
 from lightning_sagemaker._compat.trainer import callback_of, is_tuning
+from lightning_sagemaker._compat.unfinished_batch import UnfinishedBatch
 from lightning_sagemaker._lightning import Callback, rank_zero_info
+from lightning_sagemaker.callbacks.accumulation import saves_on_exception
 from lightning_sagemaker.callbacks.completed_fits import complete, completed
 from lightning_sagemaker.callbacks.copied_by_arguments import CopiedByArguments
 from lightning_sagemaker.callbacks.fit_state import FitState
@@ -61,6 +63,7 @@ class AutoResume(CopiedByArguments, HasFolder, Callback):
         self._state: FitState | None = None
         self._ended: FitState | None = None
         self._late_saves: LateSaves | None = None
+        self._unfinished: UnfinishedBatch | None = None
         self.steps_are_long, self.fits = False, 0
         self._taken = TakenOver()
 
@@ -71,6 +74,7 @@ class AutoResume(CopiedByArguments, HasFolder, Callback):
             self._ended = None
             self._state = FitState(trainer, self._events, lambda: self.steps_are_long)
             self._late_saves = LateSaves(trainer, self._events)
+            self._unfinished = UnfinishedBatch(trainer, self._events, lambda: saves_on_exception(trainer))
             self.fits = completed(checkpoint_folder(trainer, self.dirpath))
             # The Trainer's own ckpt_path may be that of an evaluation before, or of a finder's trial.
             self._taken.take(trainer._checkpoint_connector, "_restore_modules_and_callbacks", self._restoring(trainer))
@@ -193,6 +197,8 @@ class AutoResume(CopiedByArguments, HasFolder, Callback):
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """As :meth:`teardown`, which is not called then, but after the other callbacks, which may save a checkpoint now."""
         taken = TakenOver()
+        if self._unfinished is not None:
+            self._unfinished.tell()
 
         def at_the_end(end: Callable[[BaseException], None]) -> Callable[[BaseException], None]:
             def ended(exception: BaseException) -> None:
@@ -213,6 +219,9 @@ class AutoResume(CopiedByArguments, HasFolder, Callback):
         if self._late_saves is not None:
             self._late_saves.release()
             self._late_saves = None
+        if self._unfinished is not None:
+            self._unfinished.release()
+            self._unfinished = None
 
 
 def _settle_stop(trainer: Trainer, checkpoint: Checkpoint) -> None:

@@ -11,7 +11,7 @@ from torch.overrides import TorchFunctionMode
 
 from lightning_sagemaker._compat import pytree
 from lightning_sagemaker.parallel.degrees import PipelineError
-from lightning_sagemaker.parallel.functions import DATA_DEPENDENT
+from lightning_sagemaker.parallel.functions import DATA_DEPENDENT, reads_integers
 from lightning_sagemaker.parallel.inputs import gives_view, shape_of
 from lightning_sagemaker.parallel.trace import tensors_of
 
@@ -54,7 +54,8 @@ class Absent(TorchFunctionMode):
                     mark(args[:1] if func is Tensor.__setitem__ else result)
             return result
         device = absent[0].device
-        args, kwargs = pytree.tree_map_only(Tensor, self._shape_of, (args, kwargs))  # without reading inputs
+        shape_of = self._unless_integer if reads_integers(func) else self._shape_of
+        args, kwargs = pytree.tree_map_only(Tensor, shape_of, (args, kwargs))  # without reading inputs
         result = func(*args, **kwargs)
         if self.is_over:
             _refuse(func, result)
@@ -63,6 +64,9 @@ class Absent(TorchFunctionMode):
     def _shape_of(self, tensor: Tensor) -> Tensor:
         shape = self._shapes.get(id(tensor))
         return shape_of(tensor) if shape is None else shape
+
+    def _unless_integer(self, tensor: Tensor) -> Tensor:
+        return self._shape_of(tensor) if tensor.dtype.is_floating_point else tensor
 
 
 def nothing(shape: torch.Size, dtype: torch.dtype, device: torch.device) -> Tensor:

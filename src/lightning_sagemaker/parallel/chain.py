@@ -15,6 +15,7 @@ from lightning_sagemaker.parallel.blocks import Blocks, find_blocks
 from lightning_sagemaker.parallel.containers import map_tensors
 from lightning_sagemaker.parallel.degrees import ParallelConfigError
 from lightning_sagemaker.parallel.delayed import is_delayed, on_shapes
+from lightning_sagemaker.parallel.functions import by_modules
 from lightning_sagemaker.parallel.partition import Partition, make_partition
 from lightning_sagemaker.parallel.trace import NeedsRealValues, Trace, trace
 from lightning_sagemaker.parallel.untouched import untouched
@@ -46,7 +47,7 @@ def find_cut(
 
     """
     has_values = not is_delayed(root)
-    with untouched(root), on_shapes(root) as fake:
+    with untouched(root), by_modules(), on_shapes(root) as fake:
 
         def attempt(blocks: Blocks) -> tuple[Blocks, Trace, Partition]:
             try:

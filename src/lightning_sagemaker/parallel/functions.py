@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -14,6 +15,28 @@ DATA_DEPENDENT = frozenset({Tensor.item, Tensor.tolist, Tensor.numpy, Tensor.non
     getattr(Tensor, f"__{name}__") for name in ("bool", "int", "float", "index")
 )
 """Functions that read a tensor's values, as code does that branches on them."""
+
+_RECURRENT = frozenset({"gru", "lstm", "rnn_relu", "rnn_tanh"})
+
+
+def reads_integers(func: Callable[..., Any]) -> bool:
+    """Whether a function reads the values of its integers on shapes too: packed sequences have their lengths there."""
+    return getattr(func, "__name__", "") in _RECURRENT
+
+
+@contextmanager
+def by_modules() -> Iterator[None]:
+    """Context in which torch's encoder layers call their modules and pass on plain tensors, in an evaluation too.
+
+    There they would compute a layer by one function, on nested tensors if there is a padding mask: neither can be split, and
+    these cannot be sent.
+    """
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
 
 
 def on_shapes_of(func: Callable[..., Any]) -> Callable[..., Any]:

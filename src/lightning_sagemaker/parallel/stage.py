@@ -24,6 +24,7 @@ from lightning_sagemaker.parallel.absent import Absent, check, fill, nothing
 from lightning_sagemaker.parallel.blocks import Blocks
 from lightning_sagemaker.parallel.degrees import PipelineError
 from lightning_sagemaker.parallel.delayed import free
+from lightning_sagemaker.parallel.functions import by_modules
 from lightning_sagemaker.parallel.partition import Partition
 from lightning_sagemaker.parallel.trace import ReplacedForwards, TensorNumber, Trace, tensors_of
 
@@ -154,7 +155,8 @@ class Stages:
         try:
             if absent is not None:
                 absent.__enter__()  # type: ignore[no-untyped-call]
-            result = step()
+            with by_modules():
+                result = step()
         except _StageDone:
             result = None
         finally:
