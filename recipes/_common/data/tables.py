@@ -18,6 +18,9 @@ from lightning_sagemaker.recipes._common.data.unpacked import inner_name, is_hid
 
 SUFFIXES = (".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".parquet", ".arrow", ".feather", ".xlsx")
 
+_NAMED = 30
+"""Maximum number of columns in a message."""
+
 _File = TypeVar("_File")
 
 
@@ -183,6 +186,12 @@ def require_split(found: Mapping[str, Table], split: str, name: str, option: str
     return found[split]
 
 
+def list_names(names: Iterable[str]) -> str:
+    """The names, or the first of many, for messages: an object of JSON may have an entry for each record."""
+    found = list(map(str, names))
+    return f"{', '.join(found[:_NAMED])}{f' and {len(found) - _NAMED} more' if len(found) > _NAMED else ''}"
+
+
 def require_columns(records: Sequence[Mapping[str, Any]], columns: Iterable[str], what: str) -> None:
     """Check that a table has all of ``columns``.
 
@@ -196,6 +205,6 @@ def require_columns(records: Sequence[Mapping[str, Any]], columns: Iterable[str]
         near = difflib.get_close_matches(missing[0], present, n=1)
         meant = f" (did you mean {near[0]!r}?)" if near else ""
         raise DataError(
-            f"{what} has no column {', '.join(map(repr, missing))}{meant}. HINT: its columns are {', '.join(present)};"
+            f"{what} has no column {', '.join(map(repr, missing))}{meant}. HINT: its columns are {list_names(present)};"
             " the first row must be their names."
         )
