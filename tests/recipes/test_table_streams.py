@@ -47,9 +47,19 @@ def test_names_of_classes_are_those_in_the_schema(tmp_path, dataset):
     assert read_files([tmp_path / "table.parquet"]) == NAMED
     unlabeled = dataset.select([0]).map(lambda row: {"label": -1})
     unlabeled.to_parquet(str(tmp_path / "table.parquet"))
-    assert read_files([tmp_path / "table.parquet"])[0]["label"] == -1
+    assert read_files([tmp_path / "table.parquet"])[0]["label"] is None
     pandas.DataFrame(ROWS).to_parquet(tmp_path / "table.parquet")
     assert read_files([tmp_path / "table.parquet"]) == ROWS
+
+
+@pytest.mark.parametrize("form", [datasets.Sequence, lambda feature: [feature]], ids=["sequence", "list"])
+def test_names_of_several_classes_are_those_in_the_schema(tmp_path, form):
+    classes = datasets.ClassLabel(names=NAMES)
+    features = datasets.Features({"text": datasets.Value("string"), "labels": form(classes)})
+    rows = [{"text": "a", "labels": [1, 0]}, {"text": "b", "labels": []}, {"text": "c", "labels": [1]}]
+    datasets.Dataset.from_list(rows, features=features).to_parquet(str(tmp_path / "table.parquet"))
+    expected = [{**row, "labels": classes.int2str(row["labels"])} for row in rows]
+    assert read_files([tmp_path / "table.parquet"]) == expected
 
 
 def test_feather_is_read_as_pandas_reads_it(tmp_path):

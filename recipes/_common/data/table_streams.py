@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from lightning_sagemaker.recipes._common.data.class_names import named_classes
 from lightning_sagemaker.recipes._common.data.delimited import check_names, lines_of, read_rows
 from lightning_sagemaker.recipes._common.data.encodings import decode, find_encoding
 from lightning_sagemaker.recipes._common.data.json_records import stream_json, stream_json_lines
@@ -195,15 +196,5 @@ def _seekable(stream: io.BufferedReader) -> IO[bytes]:
 def _rows(batches: Iterable[Any], schema: Any) -> Iterator[Record]:
     """Records of batches; class labels by their names, which the package `datasets` writes into the schema."""
     notes = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
-    features = notes.get("info", {}).get("features", {})
-    classes = {
-        name: dict(enumerate(feature["names"]))
-        for name, feature in features.items()
-        if isinstance(feature, dict) and feature.get("_type") == "ClassLabel" and feature.get("names")
-    }
-    for batch in batches:
-        records: list[Record] = batch.to_pylist()
-        for name, names in classes.items():
-            for record in records:
-                record[name] = names.get(record[name], record[name])  # -1 means no label
-        yield from records
+    records = itertools.chain.from_iterable(batch.to_pylist() for batch in batches)
+    return named_classes(records, notes.get("info", {}).get("features", {}))

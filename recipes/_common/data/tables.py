@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Any, TypeVar
 
+from lightning_sagemaker.recipes._common.data.class_names import named_classes
 from lightning_sagemaker.recipes._common.data.delimited import check_names
 from lightning_sagemaker.recipes._common.data.encodings import UnknownEncodingError
 from lightning_sagemaker.recipes._common.data.split_folders import files_of_split
@@ -143,7 +144,7 @@ def read_hub(name: str, config: str | None, splits: Sequence[str], folder: Path 
 
     """
     try:
-        from datasets import ClassLabel, load_dataset
+        from datasets import load_dataset
     except ImportError as error:
         raise DataError(
             f"{name!r} is not a local file, so it names a Hugging Face dataset, but the package `datasets` is not"
@@ -159,12 +160,7 @@ def read_hub(name: str, config: str | None, splits: Sequence[str], folder: Path 
     found = {}
     for split in splits:
         if split in dataset:
-            classes = {k: v for k, v in dataset[split].features.items() if isinstance(v, ClassLabel)}
-            rows = (
-                {k: classes[k].int2str(v) if k in classes and v is not None and v >= 0 else v for k, v in row.items()}
-                for row in dataset[split]
-            )
-            found[split] = Table.of(rows, folder)
+            found[split] = Table.of(named_classes(dataset[split], dataset[split].features.to_dict()), folder)
     return found
 
 
