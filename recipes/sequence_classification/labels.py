@@ -7,8 +7,10 @@ import ast
 import contextlib
 import itertools
 import json
+import logging
 import math
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +24,8 @@ from lightning_sagemaker.recipes._common.data.tables import DataError
 SINGLE, MULTI, REGRESSION = "single_label", "multi_label", "regression"
 PROBLEMS = (SINGLE, MULTI, REGRESSION)
 
+_log = logging.getLogger(__name__)
+
 _NAMED = 5
 """Maximum number of labels in a message."""
 _ADJACENT = re.compile(r"""['"]\s+['"]""")
@@ -31,8 +35,10 @@ _CODE = re.compile(r"[-+]?0\d")
 """The beginning of a code, such as 04.2: numbers are not written so."""
 _UNIT = re.compile(r"^\s*[€$£¥]\s*|\s*([€$£¥%]|[A-Z]{3})\s*$")
 _NUMBER = re.compile(r"[-+]?(\d+|\d{1,3}(([.'\u2019\s]\d{3})+|(,\d{3})+))([.,]\d+)?")
-_JOINING = ("|", ";", ",")
+_JOINING = "|;,#/<\t\n "
 """Delimiters by which tables join several labels."""
+_AROUND = f"{_JOINING}>"
+"""Characters around labels that are joined, as in ``<python><pandas>``."""
 _FRACTION = re.compile(r"[.,]\d+$")
 
 
@@ -109,6 +115,14 @@ def clean(values: Iterable[Any], delimiter: str | None, label_map: Mapping[str, 
     return [one(value) for value in values]
 
 
+def report_unused(values: Iterable[Any], delimiter: str | None, label_map: Mapping[str, str]) -> None:
+    """Warn of names in ``label_map`` that no label has, such as misspelled ones; arguments as for :func:`clean`."""
+    if label_map and (labels := clean(values, delimiter, {})):
+        names = {name for label in labels for name in names_of(label)}
+        if unused := sorted(set(label_map) - names):
+            _log.warning("data.label_map names %s, which no label of the data is", ", ".join(map(repr, unused)))
+
+
 def _read_lists(values: list[Any]) -> list[Any]:
     texts = {value: value.strip() for value in values if isinstance(value, str)}
     if objects := [value for value, text in texts.items() if text[:1] + text[-1:] == "{}" and '"' in text]:
@@ -171,6 +185,7 @@ def find_scheme(values: Sequence[Any], problem: str, known: Sequence[str] = ()) 
         elif problem == SINGLE and all(isinstance(value, str) for value in values):
             _check_joined(texts)
             _check_classes(texts)
+            _check_placeholders(texts)
     if problem == REGRESSION:
         return LabelScheme(REGRESSION)
     names = {name for value in values for name in names_of(value)}
@@ -261,14 +276,29 @@ def _check_classes(texts: Collection[str]) -> None:
 
 
 def _check_joined(texts: Collection[str]) -> None:
-    for text in sorted(texts):
-        for delimiter in _JOINING:
-            parts = [part.strip() for part in text.split(delimiter)]
-            if len(parts) > 1 and all(part in texts for part in parts):
-                raise DataError(
-                    f"the label {text!r} consists of other labels. HINT: if it means several labels, set"
-                    f" data.label_delimiter={delimiter!r}; if it is the name of a class, set data.problem=single_label."
-                )
+    alone = {text.strip(_AROUND) for text in texts}
+    for delimiter in _JOINING:
+        joined = []
+        for text in sorted(texts):
+            parts = [part.strip(_AROUND) for part in text.strip(_AROUND).split(delimiter)]
+            if len(parts) > 1 and alone.issuperset(parts):
+                joined.append(text)
+        # A name may consist of two other words, but hardly several names do.
+        if len(joined) > (delimiter == " "):
+            raise DataError(
+                f"the label {joined[0]!r} consists of other labels. HINT: if it means several labels, set"
+                f" data.label_delimiter={delimiter!r}; if it is the name of a class, set data.problem=single_label."
+            )
+
+
+def _check_placeholders(texts: Collection[str]) -> None:
+    """Refuse labels of punctuation only, such as a dash where there is none, if all others have letters or digits."""
+    marks = [text for text in texts if not any(map(str.isalnum, text))]
+    if 0 < len(marks) < len(texts) and all(unicodedata.category(char)[0] in "PZ" for char in "".join(marks)):
+        raise DataError(
+            f"the label {min(marks)!r} has neither letters nor digits, as others have. HINT: if it means that there is no"
+            " label, delete such records; if it is the name of a class, set data.problem=single_label."
+        )
 
 
 def names_of(value: Any) -> list[str]:
