@@ -19,14 +19,16 @@ from lightning_sagemaker.recipes._common.data.table_streams import (
     JSON,
     START,
     buffered,
+    check_kind,
     encoding_of,
-    foreign_kind,
     is_json,
+    is_json_lines,
     is_large,
     stream_table,
 )
 from lightning_sagemaker.recipes._common.data.tables import DataError, is_table_name, list_names, read_files
 from lightning_sagemaker.recipes._common.data.unpacked import inner_name, open_unpacked
+from lightning_sagemaker.recipes._common.data.workbooks import sound_json
 from lightning_sagemaker.recipes.albert_mlm.layout import foreign_text, layout_remark
 from lightning_sagemaker.recipes.albert_mlm.records import (
     Decoder,
@@ -142,10 +144,7 @@ def _errors(path: Path) -> Iterator[None]:
 
 def _kind(name: str, stream: io.BufferedReader) -> str:
     start = stream.peek(START)
-    if what := foreign_kind(start):
-        raise ValueError(
-            f"it is {what}. HINT: extract its text; that of Wikipedia's dumps, for example, with WikiExtractor"
-        )
+    check_kind(start, "extract its text; that of Wikipedia's dumps, for example, with WikiExtractor")
     if start.startswith(b"PAR1"):
         return "parquet"
     if begins_with_record(start):
@@ -154,10 +153,8 @@ def _kind(name: str, stream: io.BufferedReader) -> str:
         return "table"
     text = _beginning(stream).lstrip()
     first = text.split("\n", 1)[0]
-    if first.startswith("{"):
-        with contextlib.suppress(ValueError):
-            if isinstance(json.loads(first), dict):
-                return "JSON lines"
+    if first.startswith("{") and is_json_lines(text):
+        return "JSON lines"
     if is_json(name, text):
         return "table"
     if _ARTICLE_BEGINS.match(first):
@@ -212,7 +209,7 @@ def _json_records(lines: Iterator[str], path: Path) -> Iterator[dict[str, Any]]:
     for number, line in enumerate(lines, start=1):
         if line.strip():
             try:
-                record = json.loads(line)
+                record = json.loads(sound_json(line))
             except ValueError as error:
                 raise TextSourceError(
                     f"{path}: line {number} is not JSON ({error}). HINT: give a JSON object on each line."
@@ -266,6 +263,9 @@ def _column_of(columns: list[str], column: str, path: Path) -> str:
     if column in columns:
         return column
     if len(columns) == 1 and len(columns[0].split()) <= _WORDS:
+        if path not in _said:
+            _said.add(path)
+            _log.info("%s: the articles are in its only column, %r", path, columns[0])
         return columns[0]
     raise TextSourceError(
         f"{path} has no column {column!r}. HINT: set data.text_column to one of {list_names(columns)};"

@@ -14,7 +14,7 @@ from typing import Any
 from lightning_sagemaker.recipes._common.data.encodings import decode
 from lightning_sagemaker.recipes._common.data.json_records import stream_json_lines
 from lightning_sagemaker.recipes._common.data.table_sources import local_files
-from lightning_sagemaker.recipes._common.data.table_streams import START, TableForm, buffered, encoding_of
+from lightning_sagemaker.recipes._common.data.table_streams import START, TableForm, buffered, check_kind, encoding_of
 from lightning_sagemaker.recipes._common.data.tables import (
     DataError,
     is_file_name,
@@ -23,6 +23,7 @@ from lightning_sagemaker.recipes._common.data.tables import (
     require_split,
 )
 from lightning_sagemaker.recipes._common.data.unpacked import open_unpacked
+from lightning_sagemaker.recipes._common.data.workbooks import sound_json
 from lightning_sagemaker.recipes.bert_qa.question import Question
 from lightning_sagemaker.recipes.bert_qa.question_tables import (
     check_answers,
@@ -96,6 +97,7 @@ def _articles(path: Path, form: TableForm) -> list[Any] | None:
         with open_unpacked(path) as (name, file):
             stream = buffered(file)
             start = stream.peek(START)
+            check_kind(start, "")
             begin = start.decode(form.encoding or encoding_of(start), "ignore").lstrip("\ufeff \t\r\n")
             is_nested = begin[:1] in ("{", "[") and any(f'"{key}"' in begin for key in _NESTED)
             if not is_nested and not name.lower().endswith(".json"):
@@ -104,7 +106,7 @@ def _articles(path: Path, form: TableForm) -> list[Any] | None:
     except (OSError, ValueError, LookupError, ModuleNotFoundError):
         return None  # reading it as a table says why
     try:
-        content = json.loads(text)
+        content = json.loads(sound_json(text))
     except ValueError as error:
         if isinstance(error, json.JSONDecodeError) and error.msg.startswith("Extra data"):  # an object in each line
             return _articles_of(list(stream_json_lines(text.split("\n")))) if is_nested else None

@@ -56,6 +56,7 @@ def files():
     yield "lines-as-nothing", ("\n" + JSON_LINES).encode()
     yield "array.json", json.dumps(RECORDS, indent=1).encode()
     yield "object.json", json.dumps({"version": [1], "data": RECORDS, "n": 1}, indent=1).encode()
+    yield "one-line.json", json.dumps({"data": RECORDS}).encode()
     yield "utf-16.json", json.dumps(RECORDS).encode("utf-16")
     yield "wiki_00", EXTRACTED.encode()
     yield "extracted.txt", EXTRACTED.encode()

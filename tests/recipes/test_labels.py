@@ -146,6 +146,28 @@ def test_numpys_arrays_in_a_csv_file_are_refused():
 
 
 @pytest.mark.parametrize(
+    ("lists", "why"),
+    [
+        ([[1, 0, 0], [0, 1, 1]], "it has 0 twice"),
+        ([[0.0, 1.0], [1.0, 0.0]], r"it has the number 0\.0"),
+        ([[False, True], [True, False]], "all have the same classes"),
+        (["[1, 0, 0]", "[0, 1, 0]"], "it has 0 twice"),
+        ([["a"], ["a", "b", "a"]], "it has 'a' twice"),
+    ],
+)
+def test_a_number_for_each_class_and_votes_are_no_lists_of_classes(lists, why):
+    with pytest.raises(
+        DataError, match=rf"is no list of a text's classes: {why}\. HINT: write the names of the classes"
+    ):
+        find_scheme(clean(lists, None, {}), "auto")
+
+
+def test_labels_that_a_map_makes_equal_count_once():
+    assert clean([["a", "b"], ["b"]], None, {"b": "a"}) == [["a"], ["a"]]
+    assert clean(["a|b|a", "b"], "|", {}) == [["a", "b"], ["b"]]
+
+
+@pytest.mark.parametrize(
     "label", [[{"start": 0, "end": 4, "labels": ["ORG"]}], {"choices": ["a", "b"]}, [[0, 4, "ORG"]], [None], [0.5]]
 )
 def test_what_annotation_tools_write_into_csv_files_is_refused(label):
