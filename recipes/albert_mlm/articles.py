@@ -19,14 +19,17 @@ from lightning_sagemaker.recipes._common.data.table_streams import (
     JSON,
     START,
     buffered,
+    check_kind,
     encoding_of,
-    foreign_kind,
     is_json,
+    is_json_lines,
     is_large,
     stream_table,
 )
-from lightning_sagemaker.recipes._common.data.tables import DataError, is_table_name, read_files
+from lightning_sagemaker.recipes._common.data.tables import DataError, is_table_name, list_names, read_files
 from lightning_sagemaker.recipes._common.data.unpacked import inner_name, open_unpacked
+from lightning_sagemaker.recipes._common.data.workbooks import sound_json
+from lightning_sagemaker.recipes.albert_mlm.layout import foreign_text, layout_remark
 from lightning_sagemaker.recipes.albert_mlm.records import (
     Decoder,
     begins_with_record,
@@ -68,6 +71,14 @@ def kind_of(path: Path) -> str:
         return _kind(name, buffered(stream))
 
 
+def report_layout(path: Path) -> None:
+    """Warn if each line of a file is an article of its own, though it seems to have several lines for each."""
+    with contextlib.suppress(TextSourceError), _errors(path), open_unpacked(path) as (name, packed):
+        stream = buffered(packed)
+        if _kind(name, stream) == LINES and (remark := layout_remark(_beginning(stream))):
+            _log.warning("%s: %s", path, remark)
+
+
 def read_articles(path: Path, column: str, tokenizer: Path | None = None) -> Iterator[str]:
     """The articles of a file, in order.
 
@@ -100,7 +111,7 @@ def _one_column(records: Iterator[dict[str, Any]], column: str, path: Path) -> I
     wanted = None
     for record in records:
         wanted = wanted or _column_of(list(record), column, path)
-        yield {wanted: record.get(wanted)}
+        yield {name: record[name] for name in {wanted, column} if name in record} or {wanted: None}
 
 
 @contextlib.contextmanager
@@ -133,25 +144,32 @@ def _errors(path: Path) -> Iterator[None]:
 
 def _kind(name: str, stream: io.BufferedReader) -> str:
     start = stream.peek(START)
-    if what := foreign_kind(start):
-        raise ValueError(
-            f"it is {what}. HINT: extract its text; that of Wikipedia's dumps, for example, with WikiExtractor"
-        )
+    check_kind(start, "extract its text; that of Wikipedia's dumps, for example, with WikiExtractor")
     if start.startswith(b"PAR1"):
         return "parquet"
     if begins_with_record(start):
         return RECORDS
     if is_table_name(name) and not name.lower().endswith(JSON):
         return "table"
-    text = start.decode(encoding_of(start), "ignore").removeprefix("\ufeff").lstrip()
+    text = _beginning(stream).lstrip()
     first = text.split("\n", 1)[0]
-    if first.startswith("{"):
-        with contextlib.suppress(ValueError):
-            if isinstance(json.loads(first), dict):
-                return "JSON lines"
+    if first.startswith("{") and is_json_lines(text):
+        return "JSON lines"
     if is_json(name, text):
         return "table"
-    return "WikiExtractor" if _ARTICLE_BEGINS.match(first) else LINES
+    if _ARTICLE_BEGINS.match(first):
+        return "WikiExtractor"
+    if what := foreign_text(text):
+        raise ValueError(
+            f"it is {what}. HINT: extract its text; or, if it is a table, name it .tsv, with the names of its columns in the"
+            " first line, and set data.text_column"
+        )
+    return LINES
+
+
+def _beginning(stream: io.BufferedReader) -> str:
+    start = stream.peek(START)
+    return start.decode(encoding_of(start), "ignore").removeprefix("\ufeff")
 
 
 def _lines(stream: io.BufferedReader, path: Path) -> Iterator[str]:
@@ -191,7 +209,7 @@ def _json_records(lines: Iterator[str], path: Path) -> Iterator[dict[str, Any]]:
     for number, line in enumerate(lines, start=1):
         if line.strip():
             try:
-                record = json.loads(line)
+                record = json.loads(sound_json(line))
             except ValueError as error:
                 raise TextSourceError(
                     f"{path}: line {number} is not JSON ({error}). HINT: give a JSON object on each line."
@@ -223,9 +241,12 @@ def _texts(records: Iterable[Mapping[str, Any]], column: str, path: Path) -> Ite
     wanted = None
     for number, record in enumerate(records, start=1):
         wanted = wanted or _column_of(list(record), column, path)
-        if wanted not in record:
+        if wanted not in record or (wanted != column and column in record):
+            found = f"no {wanted!r}, but {list_names(record) or 'nothing'}"
+            if wanted in record:
+                found = f"{column!r}, which the first has not, but only {wanted!r}"
             raise TextSourceError(
-                f"{path}: record {number} has no {wanted!r}, but {', '.join(map(str, record)) or 'nothing'}."
+                f"{path}: record {number} has {found}."
                 " HINT: all records need the column with the article; set data.text_column to it."
             )
         text = record[wanted]
@@ -242,9 +263,12 @@ def _column_of(columns: list[str], column: str, path: Path) -> str:
     if column in columns:
         return column
     if len(columns) == 1 and len(columns[0].split()) <= _WORDS:
+        if path not in _said:
+            _said.add(path)
+            _log.info("%s: the articles are in its only column, %r", path, columns[0])
         return columns[0]
     raise TextSourceError(
-        f"{path} has no column {column!r}. HINT: set data.text_column to one of {', '.join(map(str, columns))};"
+        f"{path} has no column {column!r}. HINT: set data.text_column to one of {list_names(columns)};"
         " the first row of a table must be their names."
     )
 

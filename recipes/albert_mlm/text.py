@@ -25,6 +25,7 @@ from lightning_sagemaker.recipes.albert_mlm.articles import (
     is_text_name,
     kind_of,
     read_articles,
+    report_layout,
 )
 from lightning_sagemaker.recipes.albert_mlm.builtin_text import builtin_documents
 from lightning_sagemaker.recipes.albert_mlm.records import is_record_name
@@ -149,6 +150,8 @@ def find_text(
             f"{option}={text!r} contains no text: {len(files)} files, all empty."
             " HINT: give UTF-8 files with one article per line; in a folder they must end in .txt, or be tables."
         )
+    if is_rank_zero():
+        report_layout(files[0])
     return TextSource(files, text_column=dataset.get("text_column", "text"))
 
 

@@ -5,22 +5,30 @@ from __future__ import annotations
 
 import ast
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import logging
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from lightning_sagemaker.recipes._common.data.tables import DataError, require_columns
+from lightning_sagemaker.recipes._common.data.tables import DataError, list_names, require_columns
 from lightning_sagemaker.recipes.bert_qa.question import Question
+
+_log = logging.getLogger(__name__)
 
 Answers = tuple[tuple[str, ...], tuple[int, ...]]
 """Texts and their starts in the context."""
 
 _ANSWER_COLUMNS = ("answer", "answer_text")
 """Columns with one answer as text, whose start is in ``answer_start``."""
+_KNOWN = ("answers", *_ANSWER_COLUMNS)
+"""Columns, or keys of SQuAD's questions, with answers."""
+_TRUE, _FALSE = ("true", "t", "yes", "y", "1", "1.0"), ("false", "f", "no", "n", "0", "0.0", "", "none", "nan")
 _UNPLACED = -1
 """Start of an answer without ``answer_start``: it counts as misplaced (see ``data.misplaced_answers``)."""
 
 
-def table_questions(records: Sequence[Mapping[str, Any]], name: str, first: int = 0) -> list[Question]:
+def table_questions(
+    records: Sequence[Mapping[str, Any]], name: str, first: int = 0, option: str = "data.predict"
+) -> list[Question]:
     """The questions of a table with ``question``, ``context`` and, if they are known, answers.
 
     Answers are in ``answers``, as SQuAD's (an object, or its text in JSON or Python), or in ``answer`` (or
@@ -31,6 +39,7 @@ def table_questions(records: Sequence[Mapping[str, Any]], name: str, first: int 
         records: Records of the table.
         name: Name of the table, for messages.
         first: Number of records before these, for missing ids.
+        option: Option that names the data: that to train on or to validate with needs answers.
 
     Raises:
         DataError: If a column is missing, a question or a context is empty, or answers cannot be read.
@@ -38,7 +47,10 @@ def table_questions(records: Sequence[Mapping[str, Any]], name: str, first: int 
     """
     if records:
         require_columns(records, ("question", "context"), name)
-    return list(_questions(records, name, first))
+    questions = list(_questions(records, name, first))
+    if questions:
+        check_answers(records[0], option, name)
+    return questions
 
 
 def _questions(records: Sequence[Mapping[str, Any]], name: str, first: int) -> Iterator[Question]:
@@ -48,23 +60,52 @@ def _questions(records: Sequence[Mapping[str, Any]], name: str, first: int) -> I
                 raise DataError(
                     f"{name}: record {number} has no {column}. HINT: give each a {column}, or delete such records."
                 )
-        texts, starts = _answers(record, f"{name}: record {number}")
+        texts, starts = read_answers(record, f"{name}: record {number}")
         identifier = str(record["id"]) if record.get("id") not in (None, "") else str(first + number)
         yield Question(identifier, record["question"], record["context"], texts, starts, record)
 
 
-def _answers(record: Mapping[str, Any], where: str) -> Answers:
-    if is_impossible(record):
+def check_answers(names: Collection[str], option: str, where: str) -> None:
+    """Refuse data to train on or to validate with that says nothing about answers; report it for data to test with.
+
+    Args:
+        names: Names of the columns, or of the keys of SQuAD's questions.
+        option: Option that names the data, such as ``data.train``.
+        where: Name of the data, for messages.
+
+    Raises:
+        DataError: If no name is known, and the data needs answers.
+
+    """
+    if any(name in names for name in _KNOWN):
+        return
+    if option == "data.test":
+        _log.warning("%s has no answers: if it is evaluated, its questions count as those without an answer", where)
+    elif option != "data.predict":
+        raise DataError(
+            f"{where} has no answers, but {list_names(names)}. HINT: name the column with the answers answers, as in SQuAD,"
+            " or answer, with their starts in answer_start."
+        )
+
+
+def read_answers(record: Mapping[str, Any], where: str) -> Answers:
+    """Texts and starts of a record's answers, in any of the forms of :func:`table_questions`.
+
+    Raises:
+        DataError: If they cannot be read.
+
+    """
+    if _is_impossible(record, where):
         return (), ()
     column = next((name for name in _ANSWER_COLUMNS if record.get(name) not in (None, "")), None)
     given = record.get("answers")
     try:
         if given not in (None, "", [], {}):
-            return structured_answers(_parse(given) if isinstance(given, str) else given)
+            return _structured(_parse(given) if isinstance(given, str) else given)
         if column is None:
             return (), ()
         if isinstance(record[column], Mapping | list):
-            return structured_answers(record[column])
+            return _structured(record[column])
         start = record.get("answer_start")
         return (str(record[column]),), (_UNPLACED if start in (None, "") else _whole(start),)
     except (KeyError, TypeError, ValueError, SyntaxError) as error:
@@ -75,12 +116,15 @@ def _answers(record: Mapping[str, Any], where: str) -> Answers:
         ) from error
 
 
-def is_impossible(record: Mapping[str, Any]) -> bool:
+def _is_impossible(record: Mapping[str, Any], where: str) -> bool:
     """Whether SQuAD 2.0's ``is_impossible`` says that there is no answer, whatever else does, as in its own scripts."""
-    return str(record.get("is_impossible")).strip().lower() in ("true", "1")
+    value = str(record.get("is_impossible")).strip().lower()
+    if value not in (*_TRUE, *_FALSE):
+        raise DataError(f"{where} has {value!r} in is_impossible. HINT: write true or false.")
+    return value in _TRUE
 
 
-def structured_answers(answers: Any) -> Answers:
+def _structured(answers: Any) -> Answers:
     """Texts and starts from either of SQuAD's forms: lists by name, or a list of answers. An empty text is no answer."""
     if isinstance(answers, list):
         answers = {key: [answer[key] for answer in answers] for key in ("text", "answer_start")}

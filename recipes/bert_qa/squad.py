@@ -14,7 +14,7 @@ from typing import Any
 from lightning_sagemaker.recipes._common.data.encodings import decode
 from lightning_sagemaker.recipes._common.data.json_records import stream_json_lines
 from lightning_sagemaker.recipes._common.data.table_sources import local_files
-from lightning_sagemaker.recipes._common.data.table_streams import START, TableForm, buffered, encoding_of
+from lightning_sagemaker.recipes._common.data.table_streams import START, TableForm, buffered, check_kind, encoding_of
 from lightning_sagemaker.recipes._common.data.tables import (
     DataError,
     is_file_name,
@@ -23,10 +23,11 @@ from lightning_sagemaker.recipes._common.data.tables import (
     require_split,
 )
 from lightning_sagemaker.recipes._common.data.unpacked import open_unpacked
+from lightning_sagemaker.recipes._common.data.workbooks import sound_json
 from lightning_sagemaker.recipes.bert_qa.question import Question
 from lightning_sagemaker.recipes.bert_qa.question_tables import (
-    is_impossible,
-    structured_answers,
+    check_answers,
+    read_answers,
     table_questions,
 )
 
@@ -68,23 +69,26 @@ def read_questions(
     if is_file_name(name):
         with local_files(name, option, folder) as files:
             for path in files.paths:
-                found, how = _read_file(path, form, len(questions), folder)
+                found, how = _read_file(path, form, len(questions), option, folder)
                 questions += found
                 read.append(files.named(how))
     else:
-        questions = table_questions(require_split(read_hub(name, config, [split], folder), split, name, option), name)
+        table = require_split(read_hub(name, config, [split], folder), split, name, option)
+        questions = table_questions(table, name, 0, option)
     if not questions:
         raise DataError(f"{option}={name!r} has no question. HINT: give a file in SQuAD's format.")
     _check_ids(questions, name)
     return questions, read
 
 
-def _read_file(path: Path, form: TableForm | None, first: int, folder: Path | None) -> tuple[list[Question], str]:
+def _read_file(
+    path: Path, form: TableForm | None, first: int, option: str, folder: Path | None
+) -> tuple[list[Question], str]:
     articles = _articles(path, form or TableForm())
     if articles is not None:
-        return list(_nested(articles, path)), f"{path}: SQuAD's JSON"
+        return list(_nested(articles, path, option)), f"{path}: SQuAD's JSON"
     records, [how] = read_tables([path], form, folder)
-    return table_questions(records, str(path), first), how
+    return table_questions(records, str(path), first, option), how
 
 
 def _articles(path: Path, form: TableForm) -> list[Any] | None:
@@ -93,6 +97,7 @@ def _articles(path: Path, form: TableForm) -> list[Any] | None:
         with open_unpacked(path) as (name, file):
             stream = buffered(file)
             start = stream.peek(START)
+            check_kind(start, "")
             begin = start.decode(form.encoding or encoding_of(start), "ignore").lstrip("\ufeff \t\r\n")
             is_nested = begin[:1] in ("{", "[") and any(f'"{key}"' in begin for key in _NESTED)
             if not is_nested and not name.lower().endswith(".json"):
@@ -101,7 +106,7 @@ def _articles(path: Path, form: TableForm) -> list[Any] | None:
     except (OSError, ValueError, LookupError, ModuleNotFoundError):
         return None  # reading it as a table says why
     try:
-        content = json.loads(text)
+        content = json.loads(sound_json(text))
     except ValueError as error:
         if isinstance(error, json.JSONDecodeError) and error.msg.startswith("Extra data"):  # an object in each line
             return _articles_of(list(stream_json_lines(text.split("\n")))) if is_nested else None
@@ -121,15 +126,17 @@ def _articles_of(content: Any) -> list[Any] | None:
 
 def nested_questions(articles: Sequence[Any]) -> list[Question]:
     """The questions of SQuAD's ``data``."""
-    return list(_nested(articles, "the articles"))
+    return list(_nested(articles, "the articles", "data.predict"))
 
 
-def _nested(articles: Sequence[Any], path: Any) -> Iterator[Question]:
+def _nested(articles: Sequence[Any], path: Any, option: str) -> Iterator[Question]:
+    names: dict[str, None] = {}
     try:
         for article in articles:
             for paragraph in article["paragraphs"]:
                 for qa in paragraph["qas"]:
-                    texts, starts = structured_answers([] if is_impossible(qa) else qa.get("answers") or [])
+                    names.update(dict.fromkeys(qa))
+                    texts, starts = read_answers(qa, f"{path}: the question {qa['id']!r}")
                     for key, text in (("context", paragraph["context"]), ("question", qa["question"])):
                         if not isinstance(text, str) or not text.strip():
                             raise DataError(
@@ -143,6 +150,8 @@ def _nested(articles: Sequence[Any], path: Any) -> Iterator[Question]:
         raise DataError(
             f"{path} is not in SQuAD's format ({error!r} is missing or wrong). HINT: see README.md."
         ) from error
+    if names:
+        check_answers(names, option, str(path))
 
 
 def _check_ids(questions: Sequence[Question], name: str) -> None:

@@ -40,6 +40,10 @@ _MISSING = frozenset(
     | {"#ref!", "#name?", "#value!", "#div/0!", "#num!", "#null!"}
 )
 """Texts that spreadsheets, libraries and dumps of databases write for a missing value or an error, in lower case."""
+_ANSWER = "answer"
+"""Column of annotation tools that says whether a suggested label is right."""
+_ACCEPTED, *_OTHERS = ("accept", "reject", "ignore")
+"""Its values."""
 _NAMED = 5
 """Maximum number of records or labels in a message."""
 
@@ -66,23 +70,28 @@ def look(text: str) -> str:
     return str(int(number)) if number.is_integer() else plain
 
 
-def is_missing(value: Any, kept: Collection[str] = ()) -> bool:
+def is_missing(value: Any, kept: Collection[str] | None = ()) -> bool:
     """Whether a label stands for a missing value; of several labels, whether one does.
 
     Args:
         value: Label as read.
-        kept: Values that are labels although they look like missing values.
+        kept: Values that are labels although they look like missing values. ``None``: all texts are.
 
     """
     if isinstance(value, list | tuple):
         return any(is_missing(part, kept) for part in value)
     if value is None or value != value:
         return True
-    return isinstance(value, str) and value not in kept and strip(value).lower() in _MISSING
+    return isinstance(value, str) and kept is not None and value not in kept and strip(value).lower() in _MISSING
 
 
 def clean_records(
-    records: Table, texts: Sequence[str], label: str, cleanings: Collection[str], kept: Collection[str], what: str
+    records: Table,
+    texts: Sequence[str],
+    label: str,
+    cleanings: Collection[str],
+    kept: Collection[str] | None,
+    what: str,
 ) -> tuple[Table, Counter[str]]:
     """The cleaned records, and the number of labels or records that each cleaning has changed or dropped.
 
@@ -91,7 +100,7 @@ def clean_records(
         texts: Names of the text columns.
         label: Name of the label column.
         cleanings: Names out of :data:`CLEANINGS`.
-        kept: Values that are labels although they look like missing values.
+        kept: As for :func:`is_missing`.
         what: Name of the data, for messages.
 
     Raises:
@@ -168,6 +177,28 @@ def check_label_kinds(records: Iterable[Record], column: str, what: str) -> None
                     f"{what} has the label {part!r} in record {number} (column {column!r}), and others that are"
                     f" {'numbers' if isinstance(part, bool) else 'true or false'}. HINT: write all in one way."
                 )
+
+
+def check_answers(records: Table, label: str, what: str) -> None:
+    """Refuse labels that annotators have rejected, as Prodigy exports them beside those that they have accepted.
+
+    Args:
+        records: Records of one split.
+        label: Name of the label column.
+        what: Name of the data, for messages.
+
+    Raises:
+        DataError: If there are such labels.
+
+    """
+    if _ANSWER in records.columns and label != _ANSWER:
+        answers = [record[_ANSWER] for record in records]
+        wrong = [number for number, answer in enumerate(answers) if answer != _ACCEPTED]
+        if wrong and all(answers[number] in _OTHERS for number in wrong):
+            raise DataError(
+                f"{what} has labels that were not accepted in {_numbers(wrong)} (column {_ANSWER!r})."
+                f" HINT: delete the records whose {_ANSWER} is not {_ACCEPTED}, or that column."
+            )
 
 
 def check_labels(names: Iterable[str], what: str) -> None:

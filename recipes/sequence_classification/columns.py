@@ -7,10 +7,19 @@ import re
 from collections.abc import Sequence
 
 from lightning_sagemaker.recipes._common.data.table import Table
-from lightning_sagemaker.recipes._common.data.tables import DataError
+from lightning_sagemaker.recipes._common.data.tables import DataError, list_names
 
 _LABELS = ("label", "labels", "category", "target", "intent", "class")
-_TEXTS = (("text",), ("sentence1", "sentence2"), ("premise", "hypothesis"), ("sentence",))
+_TEXTS = (
+    ("text", "text_pair"),
+    ("text",),
+    ("sentence1", "sentence2"),
+    ("premise", "hypothesis"),
+    ("question1", "question2"),
+    ("question", "sentence"),
+    ("sentence",),
+)
+"""Names of the text columns, of pairs before those of one of their texts."""
 _NO_TEXT = re.compile(r"(.*[_ -])?(id|uuid|guid|index|key|path|file|filename|file_name)|unnamed: 0", re.IGNORECASE)
 """Names of columns that tell records apart, or where their text is."""
 
@@ -64,7 +73,7 @@ def find_text_columns(records: Table, label: str) -> tuple[str, ...]:
             )
         return (others[0],)
     raise DataError(
-        f"it is not clear which of the columns {', '.join(records.columns)} hold the text."
+        f"it is not clear which of the columns {list_names(records.columns)} hold the text."
         " HINT: the first row must hold their names; set data.text_columns to one or two of them, and"
         " data.label_column."
     )

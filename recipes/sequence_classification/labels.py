@@ -5,12 +5,11 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import itertools
 import json
-import math
+import logging
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,22 +17,26 @@ import numpy as np
 import numpy.typing as npt
 
 from lightning_sagemaker.recipes._common.data.tables import DataError
+from lightning_sagemaker.recipes.sequence_classification.label_checks import (
+    CODE,
+    check_classes,
+    check_joined,
+    check_lists,
+    check_placeholders,
+    check_scores,
+    number_of,
+)
 
 SINGLE, MULTI, REGRESSION = "single_label", "multi_label", "regression"
 PROBLEMS = (SINGLE, MULTI, REGRESSION)
+
+_log = logging.getLogger(__name__)
 
 _NAMED = 5
 """Maximum number of labels in a message."""
 _ADJACENT = re.compile(r"""['"]\s+['"]""")
 _MANY = 10
 """Number of records of which some have the same label if there are classes to learn."""
-_CODE = re.compile(r"[-+]?0\d")
-"""The beginning of a code, such as 04.2: numbers are not written so."""
-_UNIT = re.compile(r"^\s*[€$£¥]\s*|\s*([€$£¥%]|[A-Z]{3})\s*$")
-_NUMBER = re.compile(r"[-+]?(\d+|\d{1,3}(([.'\u2019\s]\d{3})+|(,\d{3})+))([.,]\d+)?")
-_JOINING = ("|", ";", ",")
-"""Delimiters by which tables join several labels."""
-_FRACTION = re.compile(r"[.,]\d+$")
 
 
 @dataclass(frozen=True)
@@ -97,11 +100,20 @@ def clean(values: Iterable[Any], delimiter: str | None, label_map: Mapping[str, 
         if delimiter is not None and isinstance(value, str):
             value = [part.strip() for part in value.split(delimiter) if part.strip()]
         if isinstance(value, list | tuple):
-            return [label_map.get(str(part), part) for part in value]
+            parts = [label_map.get(str(part), part) for part in value]
+            return list(dict.fromkeys(parts)) if label_map or delimiter else parts
         value = label_map.get(str(value), value)
         return known.setdefault(value, value) if isinstance(value, str) else value
 
     return [one(value) for value in values]
+
+
+def report_unused(values: Iterable[Any], delimiter: str | None, label_map: Mapping[str, str]) -> None:
+    """Warn of names in ``label_map`` that no label has, such as misspelled ones; arguments as for :func:`clean`."""
+    if label_map and (labels := clean(values, delimiter, {})):
+        names = {name for label in labels for name in names_of(label)}
+        if unused := sorted(set(label_map) - names):
+            _log.warning("data.label_map names %s, which no label of the data is", ", ".join(map(repr, unused)))
 
 
 def _read_lists(values: list[Any]) -> list[Any]:
@@ -162,12 +174,15 @@ def find_scheme(values: Sequence[Any], problem: str, known: Sequence[str] = ()) 
         problem = _detect(values)
         texts = {value for value in values if isinstance(value, str)}
         if problem == REGRESSION:
-            _check_scores(texts)
+            check_scores(texts)
         elif problem == SINGLE and all(isinstance(value, str) for value in values):
-            _check_joined(texts)
-            _check_classes(texts)
+            check_joined(texts)
+            check_classes(texts)
+            check_placeholders(texts)
     if problem == REGRESSION:
         return LabelScheme(REGRESSION)
+    if problem == MULTI:
+        check_lists(values)
     names = {name for value in values for name in names_of(value)}
     if len(names) < 2:
         raise DataError(
@@ -212,8 +227,8 @@ def are_scores(values: Sequence[Any]) -> bool:
     """Whether all labels are numbers, and some have a fraction."""
     has_fraction = False
     for value in values:
-        number = _number(value)
-        if number is None or (isinstance(value, str) and _CODE.match(value)):
+        number = number_of(value)
+        if number is None or (isinstance(value, str) and CODE.match(value)):
             return False
         has_fraction = has_fraction or number % 1 != 0
     return has_fraction
@@ -225,62 +240,13 @@ def _detect(values: Sequence[Any]) -> str:
     return REGRESSION if are_scores(values) else SINGLE
 
 
-def _check_scores(texts: Collection[str]) -> None:
-    """Refuse numbers that are the same, but differ as texts: codes such as 4.1 and 4.10 are no scores."""
-    fractions = sorted((text for text in texts if float(text) % 1), key=lambda text: (float(text), text))
-    for one, other in itertools.pairwise(fractions):
-        if float(one) == float(other):
-            raise DataError(
-                f"the labels {one!r} and {other!r} are the same number, but not the same text."
-                " HINT: set data.problem to regression if the labels are scores, or to single_label if they are codes."
-            )
-
-
-def _check_classes(texts: Collection[str]) -> None:
-    """Refuse classes that are numbers with a fraction, written otherwise or beside a few other values."""
-    plain = [_UNIT.sub("", text) for text in texts]
-    are_numbers = all(map(_NUMBER.fullmatch, plain)) and not any(map(_CODE.match, plain))
-    if are_numbers and any(map(_FRACTION.search, plain)):
-        raise DataError(
-            f"the labels are numbers with a fraction, such as {max(texts, key=len)!r}, not all of which are written"
-            " like 1234.5. HINT: write them so if they are scores; if such a field holds several labels, set"
-            " data.label_delimiter; if they are names of classes, set data.problem=single_label."
-        )
-    fractions = {text for text in texts if (_number(text) or 0) % 1 and not _CODE.match(text)}
-    if len(fractions) > len(texts) / 2:
-        raise DataError(
-            f"{len(fractions)} of {len(texts)} different labels are numbers with a fraction, but not"
-            f" {min(set(texts) - fractions)!r}. HINT: if they are scores, drop or correct the others and set"
-            " data.problem=regression; if they are names of classes, set data.problem=single_label."
-        )
-
-
-def _check_joined(texts: Collection[str]) -> None:
-    for text in sorted(texts):
-        for delimiter in _JOINING:
-            parts = [part.strip() for part in text.split(delimiter)]
-            if len(parts) > 1 and all(part in texts for part in parts):
-                raise DataError(
-                    f"the label {text!r} consists of other labels. HINT: if it means several labels, set"
-                    f" data.label_delimiter={delimiter!r}; if it is the name of a class, set data.problem=single_label."
-                )
-
-
 def names_of(value: Any) -> list[str]:
     """The label, or each of several labels, as text."""
     return [str(part) for part in value] if isinstance(value, list) else [str(value)]
 
 
-def _number(value: Any) -> float | None:
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        return None
-    return number if math.isfinite(number) else None
-
-
 def _scores(values: Sequence[Any], what: str) -> npt.NDArray[np.float32]:
-    numbers = [_number(value) for value in values]
+    numbers = [number_of(value) for value in values]
     wrong = [row for row, number in enumerate(numbers) if number is None]
     if wrong:
         raise DataError(

@@ -38,6 +38,7 @@ from lightning_sagemaker.recipes._common.modules.pretrained import load_config, 
 from lightning_sagemaker.recipes._common.outputs.text_report import count_everything
 from lightning_sagemaker.recipes.sequence_classification import labels as labelling
 from lightning_sagemaker.recipes.sequence_classification.cleaning import (
+    check_answers,
     check_label_kinds,
     check_labels,
     check_texts,
@@ -56,7 +57,7 @@ BUILTIN = "transactions"
 REPORT = "report.json"
 """File with the counts of the data report."""
 
-_FORMAT = 6
+_FORMAT = 7
 """Version of the cache, incremented whenever the same settings would give another."""
 
 _AT_ONCE = 1000
@@ -121,14 +122,17 @@ class Preparation(_preparation.Preparation):
         label_column = self.label_column or find_label_column(first, self.text_columns, strict)
         given = self.text_columns if self.task is None else self.text_columns or TASKS[self.task].columns
         columns = given or find_text_columns(first, label_column)
+        labels = "" if all(map(_is_predicted, splits)) else f", labels in {label_column!r}"
+        read = read and [*read, f"texts in {' and '.join(map(repr, columns))}{labels}"]
         for split, records in splits.items():
-            labeled = () if split.startswith("predict") else (label_column,)
+            labeled = () if _is_predicted(split) else (label_column,)
             require_columns(records, (*columns, *labeled), f"the {split} data")
             check_texts(records, columns, f"the {split} data")
             if labeled:
                 check_label_kinds(records, label_column, f"the {split} data")
         splits, cleaned = self._clean(splits, columns, label_column)
-        self._report_unused(splits, label_column)
+        values = (record[label_column] for name in splits if not _is_predicted(name) for record in splits[name])
+        labelling.report_unused(values, self.label_delimiter, self.label_map)
         splits = self._divide(splits, label_column)
         splits = {name: records[: self.limits.get(name.split("_")[0])] for name, records in splits.items()}
         scheme = self._scheme(splits, label_column)
@@ -170,7 +174,7 @@ class Preparation(_preparation.Preparation):
             paths += saved
             if split != "train":
                 write_record_lines(folder / records_name(split), records)
-            if not split.startswith("predict"):
+            if not _is_predicted(split):
                 labels[split] = self._labels(records, label_column)
                 path = folder / f"{split}-labels.npy"
                 np.save(path, scheme.encode(labels[split], f"the {split} data"))
@@ -208,34 +212,31 @@ class Preparation(_preparation.Preparation):
     def _clean(
         self, splits: dict[str, Table], columns: Sequence[str], label_column: str
     ) -> tuple[dict[str, Table], Counter[str]]:
-        """Clean and check the user's own files; published datasets are taken unchanged."""
+        """Clean and check the user's own files; of published datasets only that there are labels."""
         counts: Counter[str] = Counter()
         result = dict(splits)
         for split, records in splits.items():
-            if split in self.files and not split.startswith("predict") and self._is_own(self.files[split]):
-                what = f"the {split} data"
-                result[split], changed = clean_records(records, columns, label_column, self.clean, self.label_map, what)
-                counts += changed
-                if not result[split]:
-                    raise DataError(f"{what} has no record with both text and label. HINT: check the file's contents.")
-        own = [split for split in result if self._is_own(self.files.get(split, "")) and not split.startswith("predict")]
+            what = f"the {split} data"
+            if _is_predicted(split):
+                continue
+            if split not in self.files and all(record[label_column] is None for record in records):
+                _log.info("%s of the dataset has no labels and is left out", what)
+                del result[split]
+                continue
+            is_own = split in self.files and self._is_own(self.files[split])
+            if is_own:
+                check_answers(records, label_column, what)
+            rules = self.clean if is_own else {"drop_empty"}.intersection(self.clean)
+            texts, kept = (columns, self.label_map) if is_own else ((), None)
+            result[split], changed = clean_records(records, texts, label_column, rules, kept, what)
+            counts += changed
+            if not result[split]:
+                raise DataError(f"{what} has no record with both text and label. HINT: check the file's contents.")
+        own = [split for split in result if self._is_own(self.files.get(split, "")) and not _is_predicted(split)]
         values = [value for split in own for value in self._labels(result[split], label_column)]
         if values and self.problem != labelling.REGRESSION and not labelling.are_scores(values):
             check_labels((name for value in values for name in labelling.names_of(value)), "the data")
         return result, counts
-
-    def _report_unused(self, splits: Mapping[str, Table], column: str) -> None:
-        """Warn of names in ``label_map`` that no label has, such as misspelled ones."""
-        labeled = [records for split, records in splits.items() if not split.startswith("predict")]
-        if self.label_map and labeled:
-            values = (record[column] for records in labeled for record in records)
-            names = {
-                name
-                for value in labelling.clean(values, self.label_delimiter, {})
-                for name in labelling.names_of(value)
-            }
-            if unused := sorted(set(self.label_map) - names):
-                _log.warning("data.label_map names %s, which no label of the data is", ", ".join(map(repr, unused)))
 
     def _is_own(self, name: str) -> bool:
         return bool(name) and self.task is None and name != BUILTIN and is_file_name(name)
@@ -314,6 +315,10 @@ class Preparation(_preparation.Preparation):
             for place, ids in zip(full, uncut["input_ids"], strict=True):
                 cut[place] = len(ids)
         return cut
+
+
+def _is_predicted(split: str) -> bool:
+    return split.startswith("predict")
 
 
 def _text(value: Any) -> str:

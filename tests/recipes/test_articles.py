@@ -56,6 +56,7 @@ def files():
     yield "lines-as-nothing", ("\n" + JSON_LINES).encode()
     yield "array.json", json.dumps(RECORDS, indent=1).encode()
     yield "object.json", json.dumps({"version": [1], "data": RECORDS, "n": 1}, indent=1).encode()
+    yield "one-line.json", json.dumps({"data": RECORDS}).encode()
     yield "utf-16.json", json.dumps(RECORDS).encode("utf-16")
     yield "wiki_00", EXTRACTED.encode()
     yield "extracted.txt", EXTRACTED.encode()
@@ -211,11 +212,19 @@ def test_a_stream_takes_no_more_memory_than_its_buffers(tmp_path, monkeypatch, n
         tracemalloc.stop()
 
 
-def test_records_of_other_kinds_and_first_texts_are_not_taken_for_something_else(tmp_path):
+def test_records_of_other_kinds_and_first_texts_are_not_taken_for_something_else(tmp_path, monkeypatch):
     path = tmp_path / "articles.jsonl"
     path.write_text('{"text": "an article"}\n{"error": "time is over"}\n')
     with pytest.raises(TextSourceError, match=r"record 2 has no 'text', but error\. HINT: all records need"):
         documents(path)
+    for name, whole in (("articles.jsonl", 1 << 26), ("articles.ndjson", 0)):
+        path = tmp_path / name
+        path.write_text('{"title": "no article"}\n{"title": "a title", "text": "an article"}\n')
+        monkeypatch.setattr(table_streams, "_WHOLE", whole)
+        with pytest.raises(
+            TextSourceError, match=r"record 2 has 'text', which the first has not, but only 'title'\. HINT"
+        ):
+            documents(path)
     path = tmp_path / "articles.csv"
     path.write_text('"The first article of four words."\n"The second one."\n')
     with pytest.raises(TextSourceError, match=r"no column 'text'.*the first row of a table must be their names"):

@@ -269,6 +269,22 @@ def test_splits_of_a_dataset_on_the_hub(tmp_path, monkeypatch):
             counts(train=both, **{split: one})
 
 
+def test_records_of_the_hub_without_a_label_are_no_class(tmp_path, monkeypatch):
+    import datasets
+
+    classes = datasets.Features(text=datasets.Value("string"), label=datasets.ClassLabel(names=["x", "none"]))
+    (tmp_path / "data").mkdir()
+    for part, labels in {"train": [0, 1, -1] * 20, "validation": [0, 1] * 6, "test": [-1] * 6}.items():
+        columns = {"text": [f"{part} {i}" for i in range(len(labels))], "label": labels}
+        datasets.Dataset.from_dict(columns, features=classes).to_parquet(tmp_path / "data" / f"{part}.parquet")
+    monkeypatch.setattr(prepare, "is_file_name", lambda name: False)
+    train = str(tmp_path / "data")
+    with pytest.raises(DataError, match=r"train data has no label in records 3, 6, .*HINT: .*drop_empty"):
+        prepared(train, tmp_path / "cache")
+    found = prepared(train, tmp_path / "cache", clean="drop_empty", test_fraction=0.0).manifest
+    assert (found["counts"], found["labels"]) == ({"train": 40, "val": 12}, ["none", "x"])
+
+
 @pytest.mark.parametrize(
     ("rows", "options", "message"),
     [

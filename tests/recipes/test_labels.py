@@ -10,7 +10,12 @@ import pytest
 
 from lightning_sagemaker.recipes._common.data.table import Table
 from lightning_sagemaker.recipes._common.data.tables import DataError, read_files
-from lightning_sagemaker.recipes.sequence_classification.cleaning import check_label_kinds, check_labels, is_missing
+from lightning_sagemaker.recipes.sequence_classification.cleaning import (
+    check_answers,
+    check_label_kinds,
+    check_labels,
+    is_missing,
+)
 from lightning_sagemaker.recipes.sequence_classification.columns import find_text_columns
 from lightning_sagemaker.recipes.sequence_classification.data import ClassificationDataModule
 from lightning_sagemaker.recipes.sequence_classification.labels import MULTI, REGRESSION, SINGLE, clean, find_scheme
@@ -51,11 +56,57 @@ def test_other_texts_with_digits_are_classes(labels):
 
 
 def test_a_label_of_other_labels_is_asked_about():
-    for label in ("rent|food", "rent; food", "food, rent, rent"):
+    for label in (
+        "rent|food",
+        "rent; food",
+        "food, rent, rent",
+        "rent#food",
+        "rent/food",
+        "|rent|food|",
+        "<rent><food>",
+    ):
         with pytest.raises(DataError, match=r"consists of other labels\. HINT: .*data\.label_delimiter"):
             find_scheme(["rent", "food", label], "auto")
     assert find_scheme(["rent", "food, drinks", "food"], "auto").problem == SINGLE
+    with pytest.raises(DataError, match=r"'<a><b>' consists of other labels"):
+        find_scheme(["<a>", "<b>", "<a><b>"], "auto")
+    with pytest.raises(DataError, match=r"'cs\.CL cs\.LG' consists of other labels.*data\.label_delimiter=' '"):
+        find_scheme(["cs.CL", "cs.LG", "cs.CV", "cs.CL cs.LG", "cs.CV cs.CL"], "auto")
+    assert find_scheme(["food", "delivery", "food delivery", "C", "C++", "self-care", "self", "care"], "auto").names
     assert find_scheme(clean(["rent", "rent|food"], "|", {}), "auto").problem == MULTI
+
+
+def test_marks_in_place_of_a_label_are_asked_about():
+    for mark in ("-", "?", "--", ". ."):
+        with pytest.raises(DataError, match=r"has neither letters nor digits, as others have\. HINT: if it means that"):
+            find_scheme(["rent", "food", mark], "auto")
+        assert find_scheme(["rent", "food", mark], SINGLE).names
+    for labels in (["+", "-"], ["+", "-", "0"], ["\U0001f44d", "\U0001f44e"], ["?", "!"], ["good", ":-)+"]):
+        assert find_scheme(labels, "auto").problem == SINGLE
+
+
+def test_labels_that_annotators_rejected_are_refused():
+    records = [{"text": "a", "label": "x", "answer": answer} for answer in ("accept", "reject", "ignore")]
+    with pytest.raises(DataError, match=r"not accepted in records 2, 3 \(column 'answer'\)\. HINT: delete the records"):
+        check_answers(Table.of(records), "label", "the train data")
+    check_answers(Table.of(records[:1]), "label", "the train data")
+    check_answers(Table.of(records), "answer", "the train data")
+    check_answers(Table.of([*records, {**records[0], "answer": "perhaps"}]), "label", "the train data")
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ("text", "text_pair"),
+        ("question", "sentence"),
+        ("question1", "question2"),
+        ("sentence1", "sentence2"),
+        ("text",),
+    ],
+)
+def test_pairs_of_texts_are_found_by_their_names(texts):
+    record = {**dict.fromkeys(texts, "a b"), "idx": 1, "title": "a", "label": "x"}
+    assert find_text_columns(Table.of([record]), "label") == texts
 
 
 def test_ids_are_no_classes():
@@ -92,6 +143,28 @@ def test_numpys_arrays_in_a_csv_file_are_refused():
             DataError, match=r"lists written as text, of which 1 cannot be read.*HINT: write them in JSON"
         ):
             clean(labels, None, {})
+
+
+@pytest.mark.parametrize(
+    ("lists", "why"),
+    [
+        ([[1, 0, 0], [0, 1, 1]], "it has 0 twice"),
+        ([[0.0, 1.0], [1.0, 0.0]], r"it has the number 0\.0"),
+        ([[False, True], [True, False]], "all have the same classes"),
+        (["[1, 0, 0]", "[0, 1, 0]"], "it has 0 twice"),
+        ([["a"], ["a", "b", "a"]], "it has 'a' twice"),
+    ],
+)
+def test_a_number_for_each_class_and_votes_are_no_lists_of_classes(lists, why):
+    with pytest.raises(
+        DataError, match=rf"is no list of a text's classes: {why}\. HINT: write the names of the classes"
+    ):
+        find_scheme(clean(lists, None, {}), "auto")
+
+
+def test_labels_that_a_map_makes_equal_count_once():
+    assert clean([["a", "b"], ["b"]], None, {"b": "a"}) == [["a"], ["a"]]
+    assert clean(["a|b|a", "b"], "|", {}) == [["a", "b"], ["b"]]
 
 
 @pytest.mark.parametrize(

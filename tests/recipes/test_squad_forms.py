@@ -133,3 +133,44 @@ def test_an_answer_without_a_start_is_the_first_whole_word_else_the_first_part_o
     table = pandas.DataFrame({"question": "?", "context": CONTEXT, "answer": ["art", "Lon"]})
     found = place_answers(read(tmp_path, table.to_csv(index=False), "table.csv"), "search", "it")
     assert [one.starts for one in found] == [(CONTEXT.index("art "),), (CONTEXT.index("Lon"),)]
+
+
+def test_an_answer_of_a_question_of_an_article_may_be_an_object(tmp_path):
+    qas = [{**one, "answer": one["answers"][0]} for one in QAS]
+    for one in qas:
+        del one["answers"]
+    article = {"title": "Ada", "url": "u", "context": CONTEXT, "qas": qas, "raw_html": f"<p>{CONTEXT}</p>"}
+    assert answered(read(tmp_path, {"version": "2.0", "data": [article]})) == {k: [v] for k, v in TEXTS.items()}
+
+
+FLAT = {"id": "c", "question": "?", "context": CONTEXT}
+UNKNOWN = {
+    "text": {"text": "Bob", "answer_start": TEXTS["c"][1]},
+    "flattened": {"answers.text": ["Bob"], "answers.answer_start": [TEXTS["c"][1]]},
+    "Answer": {"Answer": "Bob", "answer_start": TEXTS["c"][1], "is_impossible": False},
+    "none": {},
+}
+
+
+@pytest.mark.parametrize("keys", UNKNOWN.values(), ids=UNKNOWN)
+@pytest.mark.parametrize("is_nested", [False, True])
+def test_answers_under_an_unknown_name_are_no_questions_without_an_answer(tmp_path, caplog, keys, is_nested):
+    question = {"id": "c", "question": "?", **keys}
+    content = [{"context": CONTEXT, "qas": [question]}] if is_nested else [{**FLAT, **keys}]
+    for option in ("data.train", "data.validation"):
+        (tmp_path / "questions.json").write_text(json.dumps(content))
+        with pytest.raises(DataError, match=r"has no answers, but .*HINT: name the column with the answers answers"):
+            read_questions(str(tmp_path / "questions.json"), option, "train")
+    for option, is_said in (("data.predict", False), ("data.test", True)):
+        [found], _ = read_questions(str(tmp_path / "questions.json"), option, "test")
+        assert found.answers == ()
+        assert ("questions count as those without an answer" in caplog.text) is is_said
+
+
+@pytest.mark.parametrize(("yes", "no"), [("yes", "no"), ("Y", "N"), ("1.0", "0.0"), ("TRUE", ""), (1.0, None)])
+def test_is_impossible_as_people_and_libraries_write_it(tmp_path, yes, no):
+    rows = [{**FLAT, "id": value, "answer": "Bob", "answer_start": TEXTS["c"][1]} for value in "ab"]
+    found = read(tmp_path, [{**rows[0], "is_impossible": yes}, {**rows[1], "is_impossible": no}])
+    assert answered(found) == {"a": [], "b": [TEXTS["c"]]}
+    with pytest.raises(DataError, match=r"record 1 has 'maybe' in is_impossible\. HINT: write true or false"):
+        read(tmp_path, [{**rows[0], "is_impossible": "maybe"}])

@@ -11,6 +11,7 @@ from lightning_sagemaker.recipes._common.data import table_streams
 from lightning_sagemaker.recipes._common.data.tables import DataError, find_files, read_files
 from lightning_sagemaker.recipes.albert_mlm.articles import TextSourceError
 from lightning_sagemaker.recipes.albert_mlm.text import find_text
+from lightning_sagemaker.recipes.bert_qa.squad import read_questions
 
 NAMES = ["negative", "positive"]
 ROWS = [{"text": f"text {number}", "label": number % 2} for number in range(3000)]
@@ -23,6 +24,7 @@ OTHERS = {
     "letter.rtf": "{\\rtf1\\ansi\n\\par words\n}\n",
     "paper.pdf": "%PDF-1.4\n1 0 obj\nendobj\n%%EOF\n",
     "paper.ps": "%!PS-Adobe-3.0\n(words) show\n",
+    "pages.wet": "WARC/1.0\r\nWARC-Type: conversion\r\n\r\nwords\r\n",
 }
 
 
@@ -47,9 +49,19 @@ def test_names_of_classes_are_those_in_the_schema(tmp_path, dataset):
     assert read_files([tmp_path / "table.parquet"]) == NAMED
     unlabeled = dataset.select([0]).map(lambda row: {"label": -1})
     unlabeled.to_parquet(str(tmp_path / "table.parquet"))
-    assert read_files([tmp_path / "table.parquet"])[0]["label"] == -1
+    assert read_files([tmp_path / "table.parquet"])[0]["label"] is None
     pandas.DataFrame(ROWS).to_parquet(tmp_path / "table.parquet")
     assert read_files([tmp_path / "table.parquet"]) == ROWS
+
+
+@pytest.mark.parametrize("form", [datasets.Sequence, lambda feature: [feature]], ids=["sequence", "list"])
+def test_names_of_several_classes_are_those_in_the_schema(tmp_path, form):
+    classes = datasets.ClassLabel(names=NAMES)
+    features = datasets.Features({"text": datasets.Value("string"), "labels": form(classes)})
+    rows = [{"text": "a", "labels": [1, 0]}, {"text": "b", "labels": []}, {"text": "c", "labels": [1]}]
+    datasets.Dataset.from_list(rows, features=features).to_parquet(str(tmp_path / "table.parquet"))
+    expected = [{**row, "labels": classes.int2str(row["labels"])} for row in rows]
+    assert read_files([tmp_path / "table.parquet"]) == expected
 
 
 def test_feather_is_read_as_pandas_reads_it(tmp_path):
@@ -79,6 +91,38 @@ def test_documents_are_neither_tables_nor_text(tmp_path, name):
         read_files([path])
     with pytest.raises(TextSourceError, match=r"cannot be read: it is an? .*HINT: extract its text"):
         list(find_text(str(path), {}).documents())
+
+
+@pytest.mark.parametrize("name", ["table.csv", "table.parquet", "table.json", "table.txt"])
+def test_a_file_that_git_lfs_stores_is_not_here(tmp_path, name):
+    (tmp_path / name).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n")
+    for read in (
+        lambda path: read_files([path]),
+        lambda path: read_questions(str(path), "data.train", "train"),
+        lambda path: list(find_text(str(path), {}).documents()),
+    ):
+        with pytest.raises(
+            ValueError, match=r"a pointer to the file, which Git LFS stores\. HINT: run `git lfs pull`"
+        ) as error:
+            read(tmp_path / name)
+        assert str(error.value).count("HINT") == 1
+
+
+@pytest.mark.parametrize("whole", [1 << 26, 0], ids=["whole", "streamed"])
+def test_halves_of_characters_in_json_are_replaced(tmp_path, monkeypatch, whole):
+    monkeypatch.setattr(table_streams, "_WHOLE", whole)
+    texts = {r"cut \ud83d": "cut \ufffd", r"\uDE00\ud83d\ude00": "\ufffd\U0001f600", r"\\ud83d \u00e4": "\\ud83d ä"}
+    lines = [f'{{"text": "{text}", "more": ["{text}"]}}' for text in texts]
+    path = tmp_path / "table.json"
+    for content in ("\n".join(lines), f"[{','.join(lines)}]", f'{{"data": [{",".join(lines)}]}}'):
+        path.write_text(content)
+        assert read_files([path]) == [{"text": text, "more": [text]} for text in texts.values()]
+        assert list(find_text(str(path), {}).documents()) == list(texts.values())
+    path.write_text(
+        r'[{"context": "x \ud83d y", "qas": [{"id": 1, "question": "?", "answer": {"text": "y", "answer_start": 4}}]}]'
+    )
+    [question], _ = read_questions(str(path), "data.train", "train")
+    assert (question.context, question.misplaced) == ("x \ufffd y", False)
 
 
 def test_text_with_brackets_is_text(tmp_path):

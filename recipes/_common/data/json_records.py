@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any, TextIO
 
-from lightning_sagemaker.recipes._common.data.workbooks import NO_RECORDS, load, unique
+from lightning_sagemaker.recipes._common.data.workbooks import NO_RECORDS, load, sound_json, unique
 
 _AT_ONCE = 1 << 20
 _MOST = 1 << 26
@@ -92,8 +92,9 @@ class _Values:
                 continue
             if end == len(self._buffer) and self._more():
                 continue  # a number may have more digits
+            value = self._buffer[self._place : end]
             self._place = end
-            return found
+            return found if (sound := sound_json(value)) is value else load(sound)
 
     def array(self) -> Iterator[Any]:
         """The values of an array."""

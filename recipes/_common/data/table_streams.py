@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from lightning_sagemaker.recipes._common.data.class_names import named_classes
 from lightning_sagemaker.recipes._common.data.delimited import check_names, lines_of, read_rows
 from lightning_sagemaker.recipes._common.data.encodings import decode, find_encoding
 from lightning_sagemaker.recipes._common.data.json_records import stream_json, stream_json_lines
@@ -43,8 +44,10 @@ _OTHERS = {
     b"SQLite format": "an SQLite database",
     b"{\\rtf": "an RTF document",
     b"%!PS": "a PostScript document",
+    b"WARC/": "a WARC archive of web pages",
+    b"version https://git-lfs": "a pointer to the file, which Git LFS stores. HINT: run `git lfs pull`",
 }
-"""First bytes of a file -> kind of a file that cannot be read."""
+"""First bytes of a file -> kind of a file that cannot be read, with a hint, if it has one of its own."""
 _MARKUP = re.compile(rb"(\xef\xbb\xbf)?\s*<(!doctype\s+html|html|\?xml|mediawiki)\b", re.IGNORECASE)
 _ARROW_FILE, _ARROW_STREAM = b"ARROW1\0\0", b"\xff\xff\xff\xff"
 _OBJECT = re.compile(r'\s*(\[\s*)?\{\s*"[^"\n]*"\s*:')
@@ -110,8 +113,7 @@ def stream_table(
     """
     form = form or TableForm()
     start = stream.peek(START)
-    if what := foreign_kind(start):
-        raise ValueError(f"it is {what}. HINT: unpack it, or export it as CSV")
+    check_kind(start, "unpack it, or export it as CSV")
     if start.startswith(b"PAR1"):
         return "Parquet", _parquet(stream)
     if start.startswith((_ARROW_FILE, _ARROW_STREAM)):
@@ -121,10 +123,20 @@ def stream_table(
     return _large_text(name, stream, form) if large else _whole_text(name, stream.read(), form)
 
 
-def foreign_kind(start: bytes) -> str | None:
-    """What a file is that begins so, in words, if it is neither a table nor text."""
+def check_kind(start: bytes, hint: str) -> None:
+    """Refuse a file that is neither a table nor text.
+
+    Args:
+        start: Its first bytes.
+        hint: What to do with it.
+
+    Raises:
+        ValueError: If it is a document of another kind.
+
+    """
     found = next((what for mark, what in _OTHERS.items() if start.startswith(mark)), None)
-    return found or ("an HTML or XML document" if _MARKUP.match(start) else None)
+    if what := found or ("an HTML or XML document" if _MARKUP.match(start) else None):
+        raise ValueError(f"it is {what}{'' if 'HINT:' in what else f'. HINT: {hint}'}")
 
 
 def is_json(name: str, begin: str) -> bool:
@@ -146,13 +158,13 @@ def _large_text(name: str, stream: io.BufferedReader, form: TableForm) -> tuple[
     text = io.TextIOWrapper(stream, encoding, newline="")
     begin = start.decode(encoding, "ignore").removeprefix("\ufeff")
     if is_json(name, begin):
-        return f"JSON, {encoding}", stream_json_lines(text) if _is_json_lines(begin) else stream_json(text)
+        return f"JSON, {encoding}", stream_json_lines(text) if is_json_lines(begin) else stream_json(text)
     lines = itertools.chain([text.readline().removeprefix("\ufeff")], text)
     delimiter, records = read_rows(lines, begin, form.delimiter, is_cut=True)
     return f"delimiter {delimiter!r}, {encoding}", records
 
 
-def _is_json_lines(begin: str) -> bool:
+def is_json_lines(begin: str) -> bool:
     """Whether the first line is an object by itself."""
     try:
         first = json.loads(begin.lstrip().split("\n", 1)[0])
@@ -195,15 +207,5 @@ def _seekable(stream: io.BufferedReader) -> IO[bytes]:
 def _rows(batches: Iterable[Any], schema: Any) -> Iterator[Record]:
     """Records of batches; class labels by their names, which the package `datasets` writes into the schema."""
     notes = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
-    features = notes.get("info", {}).get("features", {})
-    classes = {
-        name: dict(enumerate(feature["names"]))
-        for name, feature in features.items()
-        if isinstance(feature, dict) and feature.get("_type") == "ClassLabel" and feature.get("names")
-    }
-    for batch in batches:
-        records: list[Record] = batch.to_pylist()
-        for name, names in classes.items():
-            for record in records:
-                record[name] = names.get(record[name], record[name])  # -1 means no label
-        yield from records
+    records = itertools.chain.from_iterable(batch.to_pylist() for batch in batches)
+    return named_classes(records, notes.get("info", {}).get("features", {}))

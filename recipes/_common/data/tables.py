@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Any, TypeVar
 
+from lightning_sagemaker.recipes._common.data.class_names import named_classes
 from lightning_sagemaker.recipes._common.data.delimited import check_names
 from lightning_sagemaker.recipes._common.data.encodings import UnknownEncodingError
 from lightning_sagemaker.recipes._common.data.split_folders import files_of_split
@@ -17,6 +18,9 @@ from lightning_sagemaker.recipes._common.data.unpacked import SUFFIXES as PACKED
 from lightning_sagemaker.recipes._common.data.unpacked import inner_name, is_hidden, open_unpacked
 
 SUFFIXES = (".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".parquet", ".arrow", ".feather", ".xlsx")
+
+_NAMED = 30
+"""Maximum number of columns in a message."""
 
 _File = TypeVar("_File")
 
@@ -140,7 +144,7 @@ def read_hub(name: str, config: str | None, splits: Sequence[str], folder: Path 
 
     """
     try:
-        from datasets import ClassLabel, load_dataset
+        from datasets import load_dataset
     except ImportError as error:
         raise DataError(
             f"{name!r} is not a local file, so it names a Hugging Face dataset, but the package `datasets` is not"
@@ -156,12 +160,7 @@ def read_hub(name: str, config: str | None, splits: Sequence[str], folder: Path 
     found = {}
     for split in splits:
         if split in dataset:
-            classes = {k: v for k, v in dataset[split].features.items() if isinstance(v, ClassLabel)}
-            rows = (
-                {k: classes[k].int2str(v) if k in classes and v is not None and v >= 0 else v for k, v in row.items()}
-                for row in dataset[split]
-            )
-            found[split] = Table.of(rows, folder)
+            found[split] = Table.of(named_classes(dataset[split], dataset[split].features.to_dict()), folder)
     return found
 
 
@@ -183,6 +182,12 @@ def require_split(found: Mapping[str, Table], split: str, name: str, option: str
     return found[split]
 
 
+def list_names(names: Iterable[str]) -> str:
+    """The names, or the first of many, for messages: an object of JSON may have an entry for each record."""
+    found = list(map(str, names))
+    return f"{', '.join(found[:_NAMED])}{f' and {len(found) - _NAMED} more' if len(found) > _NAMED else ''}"
+
+
 def require_columns(records: Sequence[Mapping[str, Any]], columns: Iterable[str], what: str) -> None:
     """Check that a table has all of ``columns``.
 
@@ -196,6 +201,6 @@ def require_columns(records: Sequence[Mapping[str, Any]], columns: Iterable[str]
         near = difflib.get_close_matches(missing[0], present, n=1)
         meant = f" (did you mean {near[0]!r}?)" if near else ""
         raise DataError(
-            f"{what} has no column {', '.join(map(repr, missing))}{meant}. HINT: its columns are {', '.join(present)};"
+            f"{what} has no column {', '.join(map(repr, missing))}{meant}. HINT: its columns are {list_names(present)};"
             " the first row must be their names."
         )

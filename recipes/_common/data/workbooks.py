@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -12,6 +13,11 @@ from lightning_sagemaker.recipes._common.data.delimited import check_names
 from lightning_sagemaker.recipes._common.data.table_rows import plain_name, table_rows
 
 Records = list[dict[str, Any]]
+
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+"""The escape of a half of a character."""
+_ESCAPE = re.compile(r"\\(?:(u[dD][89abAB]..)(?:\\u[dD][c-fC-F]..)|(u[dD][89a-fA-F]..)|.)", re.DOTALL)
+"""An escape: a character in two halves, a half alone, which is in the second group, or another."""
 
 NO_RECORDS = 'it is not a list of records. HINT: give [{...}, ...], {"data": [...]}, or an object in each line'
 
@@ -75,7 +81,14 @@ def load(text: str) -> Any:
 
     """
     # pandas writes NaN for a missing value.
-    return json.loads(text, object_pairs_hook=unique, parse_constant=lambda _: None)
+    return json.loads(sound_json(text), object_pairs_hook=unique, parse_constant=lambda _: None)
+
+
+def sound_json(text: str) -> str:
+    """JSON with U+FFFD in place of halves of characters, as programs write them that cut texts off; none can be encoded."""
+    if not _SURROGATE.search(text):
+        return text
+    return _ESCAPE.sub(lambda found: "\\ufffd" if found[2] else found[0], text)
 
 
 def unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
