@@ -22,7 +22,7 @@ class InOrder(DataLoader[Any]):
         vars(self)["in_order"] = value
 
 
-def report_order(loader: Any, report: Callable[[str], None]) -> None:
+def report_order(loader: DataLoader[Any], report: Callable[[str], None]) -> None:
     """Report that a loader's batches will be in order though the script has not asked for it."""
     if loader.num_workers and not getattr(loader, "in_order", True):
         report(

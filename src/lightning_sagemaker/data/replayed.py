@@ -87,9 +87,9 @@ def _counted(watched: Watch, batches: Iterator[Any], wanted: Position | None) ->
         yield watched.give(batch, before, own)
 
 
-def _has_length(loader: Any) -> bool:
+def _has_length(loader: object) -> bool:
     try:
-        len(loader)
+        len(loader)  # type: ignore[arg-type]
     except (TypeError, NotImplementedError):
         return False
     return True
