@@ -16,10 +16,10 @@ from lightning_sagemaker._compat.fabric import (
     wrapped_module,
 )
 from lightning_sagemaker._lightning import rank_zero_info
-from lightning_sagemaker.callbacks.completed_fits import complete, completed
 from lightning_sagemaker.callbacks.fabric_begin import EpochBegin, is_within
 from lightning_sagemaker.callbacks.fabric_data import LoopData
-from lightning_sagemaker.callbacks.fabric_io import find_of_loop, note_failures, remove_old
+from lightning_sagemaker.callbacks.fabric_folder import LoopFolder
+from lightning_sagemaker.callbacks.fabric_io import note_failures
 from lightning_sagemaker.callbacks.fabric_passed import PassedLoops
 from lightning_sagemaker.callbacks.fabric_reducer import reducer_state, restore_reducer
 from lightning_sagemaker.callbacks.fabric_values import (
@@ -32,8 +32,6 @@ from lightning_sagemaker.callbacks.fabric_values import (
     restore_loop_generators,
     values_of,
 )
-from lightning_sagemaker.callbacks.places import check_keep, is_remote, name_of
-from lightning_sagemaker.callbacks.shared_folder import check_on_all_hosts, delete_or_warn, searched
 from lightning_sagemaker.checkpoint.atomic_write import CheckpointError
 from lightning_sagemaker.checkpoint.exchanged_weights import LoopWeights
 from lightning_sagemaker.checkpoint.find import STATE
@@ -73,10 +71,8 @@ class FabricState:
     def __init__(self, fabric: Fabric, folder: str | Path, state: StateDict, keep: int, weights_only: bool) -> None:
         if taken := {_STEP, STATE} & state.keys():
             raise ValueError(f"state has the entries {sorted(taken)}, which the loop writes itself. HINT: rename them.")
-        if is_remote(str(folder)):
-            raise ValueError(f"{folder} is a URL. HINT: use a local folder; a job's checkpoint_s3_uri keeps it in S3.")
-        self._fabric, self._folder, self._state = fabric, Path(folder).expanduser(), state
-        self._keep, self._weights_only = check_keep(keep), weights_only
+        self._fabric, self._state, self._weights_only = fabric, state, weights_only
+        self._folder = LoopFolder(fabric, folder, keep, weights_only)
         self._data = LoopData(state, weights_only)
         self._begin = EpochBegin(state, self._data)
         self.loaded: WrittenEntry | None = None
@@ -89,7 +85,7 @@ class FabricState:
         self._passed = PassedLoops()
         self._at_checkpoint: Values | None = None
         self._iterations: list[int] = []  # of all loaders, when the epoch began
-        self._calls = self._samples_before = self._batch_before = self._loops = 0
+        self._calls = self._samples_before = self._batch_before = 0
         note_failures(fabric)
 
     def begin_epoch(self) -> None:
@@ -264,20 +260,19 @@ class FabricState:
     def write(self, step: int, entry: LoopEntry) -> Path:
         """Write a checkpoint with a loop's position, and remove older ones. Collective."""
         ranks = self._fabric.world_size
-        path = self._folder / name_of(step, self._loops)
+        path = self._folder.path(step)
         content, others = self._data.content()
         written: WrittenEntry = {**entry, "flags": loop_flags(self._state), "others": others}
-        self._fabric.save(path, {**content, _STEP: step, STATE: {**written, "fits": self._loops}})
+        self._fabric.save(path, {**content, _STEP: step, STATE: {**written, "fits": self._folder.loops}})
         failure = getattr(self._fabric.strategy.checkpoint_io, "failure", None)
         if failures := [one for one in of_all(failure, ranks) if one is not None]:
             raise CheckpointError(failures[0])
-        if self._fabric.is_global_zero:
-            delete_or_warn(str(self._folder), lambda: remove_old(self._folder, step, self._keep, self._loops))
+        self._folder.delete_older(step)
         return path
 
     def complete(self) -> None:
         """Record that all epochs are complete: a later loop of this process in the same folder has its own checkpoints."""
-        complete(self._folder)
+        self._folder.complete()
 
     def load(self) -> tuple[int, int, int]:
         """Load the newest complete checkpoint, if there is one. Collective.
@@ -289,19 +284,10 @@ class FabricState:
             CheckpointError: On all ranks, if it cannot be used.
 
         """
-        self._loops, self._iterations = completed(self._folder), all_iterations()
-        looked = (
-            searched(str(self._folder), lambda: find_of_loop(self._folder, self._weights_only, self._loops))
-            if self._fabric.is_global_zero
-            else (None, None)
-        )
-        path, failure = self._fabric.broadcast(looked)
-        if failure is not None:
-            raise CheckpointError(failure)
-        if path is None:
+        self._iterations = all_iterations()
+        if (path := self._folder.newest()) is None:
             return 0, 0, 0
         self._path = Path(path)
-        check_on_all_hosts(path, all(of_all(Path(path).exists(), self._fabric.world_size)))
         content = {**self._data.wanted(), _STEP: 0, STATE: {}}
         self._fabric.load(path, content, weights_only=self._weights_only)
         self.loaded = cast("WrittenEntry", content[STATE])
