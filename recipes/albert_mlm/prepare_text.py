@@ -53,14 +53,14 @@ def main(arguments: Sequence[str]) -> int:
         own = find_own_text({"validation": args.validation, "test": args.test}, {}, **dataset)
         preparation = Preparation(
             source,
-            args.tokenizer,
-            args.vocab_size,
-            not args.cased,
-            args.sequence_length,
-            args.sentence_order,
-            args.val_fraction,
-            args.test_fraction,
-            args.max_documents,
+            tokenizer=args.tokenizer,
+            vocab_size=args.vocab_size,
+            lowercase=not args.cased,
+            sequence_length=args.sequence_length,
+            sentence_order=args.sentence_order,
+            val_fraction=args.val_fraction,
+            test_fraction=args.test_fraction,
+            max_documents=args.max_documents,
             **own,
         )
         if is_remote(args.output):

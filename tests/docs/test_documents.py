@@ -14,8 +14,8 @@ import pytest
 import yaml
 
 from lightning_sagemaker import cli
-from lightning_sagemaker.commands.launch import read_config
 from lightning_sagemaker.launch.planning.plan import make_plan
+from lightning_sagemaker.launch.spec.command_line import read_config
 from tests.conftest import ROOT
 
 TRACKED = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, timeout=30).stdout.split()

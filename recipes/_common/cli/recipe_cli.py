@@ -270,11 +270,11 @@ class RecipeCLI(LightningCLI):
             self.recipe.name,
             self.recipe.names.short,
             folders,
-            throughput,
-            data_wait,
-            best,
-            keep,
-            self._choice(config),
+            throughput=throughput,
+            data_wait=data_wait,
+            best=best,
+            save_checkpoint=keep,
+            facts=self._choice(config),
             says_resume=not self.job.in_container,
         )
         total = self._option("total_examples")

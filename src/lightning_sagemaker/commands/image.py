@@ -48,7 +48,7 @@ def prepare(arguments: argparse.Namespace) -> list[str]:
     from lightning_sagemaker.errors import LaunchError
     from lightning_sagemaker.launch.planning.images import find_image
     from lightning_sagemaker.launch.planning.plan import own_region
-    from lightning_sagemaker.launch.source.bundle import REQUIREMENTS, check_requirements
+    from lightning_sagemaker.launch.source.requirements import REQUIREMENTS, check_requirements
     from lightning_sagemaker.launch.source.wheel import make_wheel
 
     if not re.fullmatch(r"\d{12}", arguments.account):

@@ -25,14 +25,11 @@ def main(arguments: argparse.Namespace) -> int:
     """Print a line for each job, or watch the running jobs; return the exit code."""
     from lightning_sagemaker.launch.tracking.jobs import TrainingJobs
 
-    try:
-        if arguments.watch:
-            from lightning_sagemaker.launch.tracking.watch import Watch, watch_jobs
+    if arguments.watch:
+        from lightning_sagemaker.launch.tracking.watch import Watch, watch_jobs
 
-            watch_jobs(Watch(TrainingJobs(arguments.region), arguments.contains, arguments.limit), arguments.poll)
-            return 0
-        for name, status, created in TrainingJobs(arguments.region).list(arguments.contains, arguments.limit):
-            print(f"{name:<64}{status:<12}{created:%Y-%m-%d %H:%M}")
-    except KeyboardInterrupt:
-        return 130
+        watch_jobs(Watch(TrainingJobs(arguments.region), arguments.contains, arguments.limit), arguments.poll)
+        return 0
+    for name, status, created in TrainingJobs(arguments.region).list(arguments.contains, arguments.limit):
+        print(f"{name:<64}{status:<12}{created:%Y-%m-%d %H:%M}")
     return 0

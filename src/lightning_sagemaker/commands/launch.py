@@ -12,12 +12,10 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, TextIO
 
 from lightning_sagemaker.commands.register import register_command, register_model, with_registration
-from lightning_sagemaker.errors import LaunchError, pairs, suggestion
-from lightning_sagemaker.launch.spec.script_arguments import script_hyperparameters
+from lightning_sagemaker.errors import LaunchError, pairs
 from lightning_sagemaker.option_types import seconds
 
 if TYPE_CHECKING:
@@ -26,11 +24,6 @@ if TYPE_CHECKING:
     from lightning_sagemaker.launch.tracking.jobs import JobStatus
 
 HELP = "run a recipe or a script as a SageMaker training job"
-
-_OPTIONS = (
-    "instance_type", "instance_count", "max_cost", "distribution", "role", "region", "source_dir", "output_path", "max_run",
-)  # fmt: skip
-"""Options with the name of the job key that they set."""
 
 _NEEDS = dict.fromkeys(("rehearse_set", "rehearse_channel", "rehearse_hosts"), "rehearse") | {
     "inference_image": "register"
@@ -114,149 +107,119 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Plan, rehearse or start a job; the exit code is 1 for a failed job, or that of a failed rehearsal."""
-    from lightning_sagemaker.launch.planning.plan import make_plan, own_region
-    from lightning_sagemaker.launch.planning.report import describe
-    from lightning_sagemaker.launch.planning.streaming import describe_streaming
+    from lightning_sagemaker.launch.spec.command_line import read_config
 
-    for option, needed in _NEEDS.items():
-        if getattr(arguments, option) not in (None, [], "") and not getattr(arguments, needed):
-            words = f"--{option.replace('_', '-')} was set without --{needed}"
-            raise LaunchError(f"{words}. HINT: add --{needed}, or leave it out.")
+    _check_together(arguments)
     if arguments.refresh_instances:
-        from lightning_sagemaker.launch.aws import translate_aws_errors
-        from lightning_sagemaker.launch.planning.instances import refresh_instances
-
-        region = (arguments.region or own_region()).partition(",")[0]
-        with translate_aws_errors("Reading the instance types"):
-            print(f"instances: {refresh_instances(region)}", file=sys.stderr)
+        _refresh_instances(arguments.region)
     config = read_config(arguments)
     if arguments.save:
-        from pathlib import Path
-
-        from lightning_sagemaker.text_files import write_text
-
-        text, path = config.to_yaml(), Path(arguments.save)
-        try:
-            path.parent.stat()  # a folder that is not there is more likely misspelled than wanted
-            write_text(path, text)
-        except (OSError, ValueError) as error:
-            why = getattr(error, "strerror", None) or error
-            raise LaunchError(
-                f"--save {arguments.save!r} cannot be written: {why}. HINT: use a file in an existing folder."
-            ) from error
-        print(f"{arguments.save}: start it with `lightning-sagemaker launch --config {arguments.save}`")
-        return 0
+        return _save(config, arguments.save)
     if arguments.target == "hyperpod":
-        from lightning_sagemaker.launch.hyperpod import manifest, to_yaml
-        from lightning_sagemaker.launch.planning.report import exposed
-
-        print(to_yaml(manifest(config)), end="")
-        for line in exposed(config):
-            print(f"warning: {line}", file=sys.stderr)
-        return 0
+        return _print_manifest(config)
     if arguments.refresh_prices:
-        from lightning_sagemaker.launch.aws import translate_aws_errors
-        from lightning_sagemaker.launch.planning.pricing import refresh_prices
-
-        for region in (config.region or own_region(), *config.other_regions):
-            with translate_aws_errors("Reading the prices"):
-                print(f"prices: {refresh_prices(region)}", file=sys.stderr)
+        _refresh_prices(config)
     if arguments.register:
         from lightning_sagemaker.launch.tracking.registry import check_group
 
         check_group(arguments.register)
-    plan = make_plan(config)
-    rows = [*describe(plan), *describe_streaming(plan, asks_s3=not arguments.dry_run)]
-    _print_rows(rows, sys.stderr if arguments.dry_run else sys.stdout)
+    return _run(arguments, config)
+
+
+def _check_together(arguments: argparse.Namespace) -> None:
+    for option, needed in _NEEDS.items():
+        if getattr(arguments, option) not in (None, [], "") and not getattr(arguments, needed):
+            words = f"--{option.replace('_', '-')} was set without --{needed}"
+            raise LaunchError(f"{words}. HINT: add --{needed}, or leave it out.")
+
+
+def _refresh_instances(regions: str | None) -> None:
+    from lightning_sagemaker.launch.aws import translate_aws_errors
+    from lightning_sagemaker.launch.planning.instances import refresh_instances
+    from lightning_sagemaker.launch.planning.plan import own_region
+
+    region = (regions or own_region()).partition(",")[0]
+    with translate_aws_errors("Reading the instance types"):
+        print(f"instances: {refresh_instances(region)}", file=sys.stderr)
+
+
+def _refresh_prices(config: JobConfig) -> None:
+    from lightning_sagemaker.launch.aws import translate_aws_errors
+    from lightning_sagemaker.launch.planning.plan import own_region
+    from lightning_sagemaker.launch.planning.pricing import refresh_prices
+
+    for region in (config.region or own_region(), *config.other_regions):
+        with translate_aws_errors("Reading the prices"):
+            print(f"prices: {refresh_prices(region)}", file=sys.stderr)
+
+
+def _save(config: JobConfig, place: str) -> int:
+    """Write the job to a file; return the exit code."""
+    from pathlib import Path
+
+    from lightning_sagemaker.text_files import write_text
+
+    text, path = config.to_yaml(), Path(place)
+    try:
+        path.parent.stat()  # a folder that is not there is more likely misspelled than wanted
+        write_text(path, text)
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise LaunchError(
+            f"--save {place!r} cannot be written: {why}. HINT: use a file in an existing folder."
+        ) from error
+    print(f"{place}: start it with `lightning-sagemaker launch --config {place}`")
+    return 0
+
+
+def _print_manifest(config: JobConfig) -> int:
+    """Print the job as a manifest for HyperPod; return the exit code."""
+    from lightning_sagemaker.launch.hyperpod import manifest, to_yaml
+    from lightning_sagemaker.launch.planning.report import exposed
+
+    print(to_yaml(manifest(config)), end="")
+    for line in exposed(config):
+        print(f"warning: {line}", file=sys.stderr)
+    return 0
+
+
+def _run(arguments: argparse.Namespace, config: JobConfig) -> int:
+    """Show the plan, then its request, rehearse it or start it; return the exit code."""
+    from lightning_sagemaker.launch.planning.plan import make_plan
+    from lightning_sagemaker.launch.planning.report import describe
+    from lightning_sagemaker.launch.planning.streaming import describe_streaming
+
+    plan, output = make_plan(config), sys.stderr if arguments.dry_run else sys.stdout
+    _print_rows([*describe(plan), *describe_streaming(plan, asks_s3=not arguments.dry_run)], output)
     if arguments.dry_run:
-        import json
-
-        from lightning_sagemaker.launch.estimator import Estimator
-
-        request = Estimator.from_config(config).request(plan=plan)
-        request = {"RoleArn": _NO_ROLE, **request}
-        shown = request if arguments.register is None else with_registration(request, arguments, config)
-        print(json.dumps(shown, indent=2))
-    if arguments.rehearse and (code := _rehearse(arguments, plan, sys.stderr if arguments.dry_run else sys.stdout)):
+        _print_request(arguments, plan)
+    if arguments.rehearse and (code := _rehearse(arguments, plan, output)):
         return code
     if arguments.dry_run or (arguments.rehearse and not arguments.yes):
         return 0
     return _start(arguments, plan)
 
 
-def read_config(arguments: argparse.Namespace) -> JobConfig:
-    """The job that the command line and its file describe.
+def _print_request(arguments: argparse.Namespace, plan: JobPlan) -> None:
+    import json
 
-    Raises:
-        LaunchError: If an option, key or value is unknown or invalid.
+    from lightning_sagemaker.launch.estimator import Estimator
 
-    """
-    from lightning_sagemaker.launch.spec.config import LISTS, JobConfig, listed
-    from lightning_sagemaker.launch.spec.groups import grouped
-    from lightning_sagemaker.launch.spec.inputs import named_inputs
-    from lightning_sagemaker.recipe_table import RECIPES
-
-    config = JobConfig() if arguments.config is None else JobConfig.from_yaml(arguments.config)
-    changes: dict[str, object] = {}
-    if arguments.program is not None:
-        if arguments.program.endswith((".py", ".sh")):
-            changes |= {"entry_point": arguments.program, "recipe": None}
-        elif arguments.program in RECIPES:
-            changes |= {"recipe": arguments.program, "entry_point": None}
-        else:
-            raise LaunchError(
-                f"Unknown recipe {arguments.program!r}. HINT: {suggestion(arguments.program, RECIPES)} A"
-                " script's name ends in .py or .sh."
-            )
-    for name in _OPTIONS:
-        if getattr(arguments, name) is not None:
-            changes[name] = getattr(arguments, name)
-    if arguments.spot:
-        changes["use_spot_instances"] = True
-    if arguments.channel:
-        changes["inputs"] = {**named_inputs(config.inputs), **pairs("--channel", arguments.channel)}
-    own = script_hyperparameters(arguments.script_arguments)
-    if own:
-        changes["hyperparameters"] = {**config.hyperparameters, **own}
-    for key, text in pairs("--set", arguments.settings).items():
-        name, dot, below = key.partition(".")
-        if dot:
-            changes[name] = {
-                **_mapping(name, changes.get(name, getattr(config, name, None))),
-                below: _value(text, name),
-            }
-        else:
-            changes[name] = _value(text, name)
-    changes = listed(changes)
-    if "instance_groups" in changes:
-        changes = grouped({"distribution": config.distribution, **changes})
-    for name, others in LISTS.items():
-        if name in changes:
-            changes.setdefault(others, ())  # replaces the file's other types and regions
-    checked = JobConfig.from_mapping(changes)
-    return config.changed(**{name: getattr(checked, name) for name in changes})
-
-
-def _mapping(name: str, value: object) -> Mapping[str, object]:
-    """The mapping ``name`` as it is, to which ``--set NAME.KEY=VALUE`` adds a key."""
-    from lightning_sagemaker.launch.spec.inputs import named_inputs
-
-    if name == "inputs":
-        return named_inputs(value)
-    if value is None or isinstance(value, Mapping):
-        return value or {}
-    raise LaunchError(f"--set {name}.KEY=VALUE was given, but {name} is {value!r}. HINT: write --set {name}=VALUE.")
+    request = {"RoleArn": _NO_ROLE, **Estimator.from_config(plan.config).request(plan=plan)}
+    shown = request if arguments.register is None else with_registration(request, arguments, plan.config)
+    print(json.dumps(shown, indent=2))
 
 
 def _rehearse(arguments: argparse.Namespace, plan: JobPlan, output: TextIO) -> int:
     from pathlib import Path
 
     from lightning_sagemaker.launch.rehearsal import rehearse
+    from lightning_sagemaker.launch.spec.command_line import yaml_value
 
     done = rehearse(
         plan,
         Path(arguments.rehearse_root),
-        settings={name: _value(text) for name, text in pairs("--rehearse-set", arguments.rehearse_set).items()},
+        settings={name: yaml_value(text) for name, text in pairs("--rehearse-set", arguments.rehearse_set).items()},
         folders=pairs("--rehearse-channel", arguments.rehearse_channel),
         hosts=arguments.rehearse_hosts,
         output=output,
@@ -308,18 +271,6 @@ def _agreed() -> bool:
     if not sys.stdin.isatty():
         return False
     return input("Start the job? [y/N] ").strip().lower() in ("y", "yes")
-
-
-def _value(text: str, name: str = "") -> object:
-    """Parse a value as YAML; environment variables and tags stay strings."""
-    import yaml
-
-    if name in ("environment", "tags"):
-        return text
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError:
-        return text
 
 
 def _print_rows(rows: list[tuple[str, str]], stream: TextIO) -> None:

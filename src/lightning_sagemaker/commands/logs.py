@@ -21,9 +21,6 @@ def main(arguments: argparse.Namespace) -> int:
     """Follow the log; the exit code is 1 if the job did not complete."""
     from lightning_sagemaker.launch.tracking.jobs import TrainingJobs
 
-    try:
-        status = TrainingJobs(arguments.region).follow(arguments.job, poll=arguments.poll)
-    except KeyboardInterrupt:
-        return 130
+    status = TrainingJobs(arguments.region).follow(arguments.job, poll=arguments.poll)
     print(f"{status.name}: {status.status}{f': {status.reason}' if status.reason else ''}")
     return 0 if status.status == "Completed" else 1

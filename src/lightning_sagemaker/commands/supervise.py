@@ -25,11 +25,16 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from lightning_sagemaker.errors import LaunchError
 from lightning_sagemaker.option_types import integer, seconds, seconds_or_none
 from lightning_sagemaker.simulator.elastic import host_range
 from lightning_sagemaker.supervisor.events import FILE, Events, no_notes
+
+if TYPE_CHECKING:
+    from lightning_sagemaker.supervisor.coordinator import Coordinator
+    from lightning_sagemaker.supervisor.link import Link
 
 HELP = "start ranks on this host and replace those that die, while the others keep training"
 _PORT = 29400
@@ -83,45 +88,23 @@ def main(args: argparse.Namespace) -> int:
     """Run ``lightning-sagemaker supervise``; return the exit code."""
     from lightning_sagemaker.recovery import wire
     from lightning_sagemaker.supervisor.agent import Agent, Rank
-    from lightning_sagemaker.supervisor.coordinator import Coordinator
-    from lightning_sagemaker.supervisor.link import Link
-    from lightning_sagemaker.supervisor.ranks import Settings
 
     place = _place(args)
     _check(args, place)
-    hosts, host_rank, processes = place.hosts, place.host_rank, place.processes
-    host, _, port = place.coordinator.rpartition(":")
     token = os.environ.get(wire.TOKEN)
     if token is None:
-        token = secrets.token_hex(16) if hosts == 1 else _shared_token(place.coordinator, place.world_size)
+        token = secrets.token_hex(16) if place.hosts == 1 else _shared_token(place.coordinator, place.world_size)
     agents: list[Agent] = []
 
     def kill(rank: int) -> None:
         for agent in agents:
             agent.kill(rank)
 
-    training: Coordinator | Link
-    if host_rank == 0:
-        to_begin = place.fewest * processes
-        minimum = args.minimum or (to_begin if place.fewest < hosts else 1)
-        training = Coordinator(
-            Settings(place.world_size, minimum, args.rejoin_timeout, args.silence, args.attempts, to_begin=to_begin),
-            token,
-            on_silent=kill,
-            report=lambda sentence: print(f"lightning-sagemaker: {sentence}", file=sys.stderr, flush=True),
-            host="127.0.0.1" if hosts == 1 else "",
-            port=0 if hosts == 1 else int(port),
-            note=_notes(args.events),
-        )
-        own = "127.0.0.1" if hosts == 1 else _own_address(host, int(port))
-        address = f"127.0.0.1:{training.port}"
-    else:
-        numbers = range(host_rank * processes, (host_rank + 1) * processes)
-        training = Link(place.coordinator, token, host_rank, numbers, kill, args.reconnect_timeout)
-        own, address = training.own_address, place.coordinator
+    join = _coordinate if place.host_rank == 0 else _connect
+    training, own, address = join(args, place, token, kill)
     own = args.address or own
     variables = {wire.ADDRESS: address, wire.TOKEN: token, wire.HOST: own, "MASTER_PORT": address.rpartition(":")[2]}
-    if hosts > 1 and "GLOO_SOCKET_IFNAME" not in os.environ and (interface := _interface_of(own)) is not None:
+    if place.hosts > 1 and "GLOO_SOCKET_IFNAME" not in os.environ and (interface := _interface_of(own)) is not None:
         variables["GLOO_SOCKET_IFNAME"] = interface  # gloo would resolve the host name, perhaps to another address
     command = [sys.executable, *(["-m"] if args.module else []), args.script, *args.arguments]
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # at WARNING a lost connection logs 20 lines of C++ frames
@@ -131,6 +114,37 @@ def main(args: argparse.Namespace) -> int:
         return agents[0].run()
     finally:
         training.close()
+
+
+def _coordinate(
+    args: argparse.Namespace, place: _Place, token: str, kill: Callable[[int], None]
+) -> tuple[Coordinator, str, str]:
+    """Start the coordinator on the first host; return it, this host's address, and its own for the ranks here."""
+    from lightning_sagemaker.supervisor.coordinator import Coordinator
+    from lightning_sagemaker.supervisor.ranks import Settings
+
+    host, _, port = place.coordinator.rpartition(":")
+    to_begin = place.fewest * place.processes
+    minimum = args.minimum or (to_begin if place.fewest < place.hosts else 1)
+    training = Coordinator(
+        Settings(place.world_size, minimum, args.rejoin_timeout, args.silence, args.attempts, to_begin=to_begin),
+        token,
+        on_silent=kill,
+        report=lambda sentence: print(f"lightning-sagemaker: {sentence}", file=sys.stderr, flush=True),
+        host="127.0.0.1" if place.hosts == 1 else "",
+        port=0 if place.hosts == 1 else int(port),
+        note=_notes(args.events),
+    )
+    own = "127.0.0.1" if place.hosts == 1 else _own_address(host, int(port))
+    return training, own, f"127.0.0.1:{training.port}"
+
+
+def _connect(args: argparse.Namespace, place: _Place, token: str, kill: Callable[[int], None]) -> tuple[Link, str, str]:
+    """Connect another host to the coordinator; return the link, this host's address, and the coordinator's."""
+    from lightning_sagemaker.supervisor.link import Link
+
+    training = Link(place.coordinator, token, place.host_rank, place.ranks, kill, args.reconnect_timeout)
+    return training, training.own_address, place.coordinator
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import re
 import socket
 import tempfile
 from collections.abc import Sequence
@@ -12,18 +11,16 @@ from pathlib import Path
 
 from lightning_sagemaker.simulator.contract import (
     MAX_HOSTS,
-    MAX_HYPERPARAMETERS,
-    MAX_NAME,
-    MAX_VALUE,
     Cluster,
     Container,
     LocalClusterError,
+    exceeded_limit,
+    invalid_channel,
 )
 
 MAX_TEMPORARY = 64
 """Maximum bytes in the path of a folder for sockets: an address has at most 104 (macOS), the file name up to 40."""
 _SECONDS = 3.0
-_CHANNEL_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
 def check_choice(what: str, given: str, known: Sequence[str]) -> None:
@@ -112,22 +109,9 @@ def check_folder(what: str, path: str | os.PathLike[str]) -> Path:
 
 def check_limits(cluster: Cluster, container: Container) -> None:
     """Check SageMaker's limits and those of the containers, so that a job that passes here passes there."""
-    values = container.hyperparameters_file(cluster)
-    if len(values) > MAX_HYPERPARAMETERS:
-        raise LocalClusterError(
-            f"{len(values)} hyperparameters were given, SageMaker accepts {MAX_HYPERPARAMETERS}. HINT: pass a file."
-        )
-    for name, value in values.items():
-        if len(name) > MAX_NAME or len(value) > MAX_VALUE:
-            raise LocalClusterError(
-                f"Hyperparameter {name[:MAX_NAME]!r} has {len(value)} characters, SageMaker accepts {MAX_VALUE} (and"
-                f" {MAX_NAME} in a name). HINT: pass a file."
-            )
-    for name in cluster.channels:
-        if not _CHANNEL_NAME.fullmatch(name):
-            raise LocalClusterError(
-                f"Channel {name!r} was set. HINT: SageMaker accepts 1 to 64 letters, digits, dots, dashes and underscores."
-            )
+    problems = [exceeded_limit(container.hyperparameters_file(cluster)), *map(invalid_channel, cluster.channels)]
+    for problem in filter(None, problems):
+        raise LocalClusterError(problem)
     temporary = cluster.environment.get("TMPDIR", "")
     if len(os.fsencode(temporary)) > MAX_TEMPORARY:
         raise LocalClusterError(
@@ -140,6 +124,5 @@ def check_limits(cluster: Cluster, container: Container) -> None:
             f"The distribution smp was chosen, but mp_parameters is {parallel!r}. HINT: give --mp-parameters"
             ' \'{"partitions": 2, "microbatches": 4, "ddp": true}\'.'
         )
-    problem = container.check(cluster)
-    if problem is not None:
-        raise LocalClusterError(problem)
+    if (limitation := container.check(cluster)) is not None:
+        raise LocalClusterError(limitation)

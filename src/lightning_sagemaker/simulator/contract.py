@@ -8,6 +8,7 @@ Sources: the CreateTrainingJob API and the developer guide's page on how trainin
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,6 +35,8 @@ MAX_HOSTS = 1000
 
 MAX_HYPERPARAMETERS, MAX_NAME, MAX_VALUE = 100, 256, 2500
 """Limits of CreateTrainingJob: number of hyperparameters, characters of a name and of a value."""
+
+_CHANNEL_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 CONTRACT_PREFIXES = ("SM_", "OMPI_", "PMIX_", "TORCHELASTIC_", "SAGEMAKER_", "SMDATAPARALLEL_", "ROLE_", "GROUP_")
 CONTRACT_NAMES = frozenset(
@@ -133,6 +136,27 @@ class Folders:
         """Create every folder that a container has."""
         for name in ("input/config", "input/data", MODEL, OUTPUT, CHECKPOINTS, "code"):
             (self.base / name).mkdir(parents=True, exist_ok=True)
+
+
+def exceeded_limit(hyperparameters: Mapping[str, str]) -> str | None:
+    """Which limit of CreateTrainingJob these hyperparameters exceed, as a message; None if none."""
+    if len(hyperparameters) > MAX_HYPERPARAMETERS:
+        count = len(hyperparameters)
+        return f"{count} hyperparameters were given, SageMaker accepts {MAX_HYPERPARAMETERS}. HINT: pass a file."
+    for name, value in hyperparameters.items():
+        if len(name) > MAX_NAME or len(value) > MAX_VALUE:
+            return (
+                f"Hyperparameter {name[:MAX_NAME]!r} has {len(value)} characters, SageMaker accepts {MAX_VALUE} (and"
+                f" {MAX_NAME} in a name). HINT: pass a file."
+            )
+    return None
+
+
+def invalid_channel(name: str) -> str | None:
+    """Why CreateTrainingJob refuses a channel of this name, as a message; None if it does not."""
+    if _CHANNEL_NAME.fullmatch(name):
+        return None
+    return f"Channel {name!r} was set. HINT: SageMaker accepts 1 to 64 letters, digits, dots, dashes and underscores."
 
 
 class Container(Protocol):

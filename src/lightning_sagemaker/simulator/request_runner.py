@@ -71,9 +71,9 @@ def run_request(
     groups = _groups(request)
     hosts = [name for group in groups for name in group["hosts"]]
     place = checks.make_root(Path(root))
-    run = _Run(request, groups, place)
-    commands = [run.command(host) for host in hosts]
-    run.prepare(fetch, {name: Path(path) for name, path in (folders or {}).items()})
+    simulated = _RequestHosts(request, groups, place)
+    commands = [simulated.command(host) for host in hosts]
+    simulated.prepare(fetch, {name: Path(path) for name, path in (folders or {}).items()})
     with checks.scratch_folder(checks.temporary_folder()) as scratch:
         lines = Lines(sys.stdout if output is None else output)
         job = Job(Path(scratch), lines)
@@ -84,8 +84,8 @@ def run_request(
                 job.start(
                     host,
                     host_shim(commands[index], host, None, job.folder),
-                    run.variables(index),
-                    run.folders(host).base,
+                    simulated.variables(index),
+                    simulated.folders(host).base,
                 )
         finally:
             failure = job.wait(timeout)
@@ -93,7 +93,7 @@ def run_request(
     return LocalResult(code, place, "request", failure)
 
 
-class _Run:
+class _RequestHosts:
     """The hosts of one request.
 
     Args:

@@ -17,8 +17,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from lightning_sagemaker.simulator import host_init
-from lightning_sagemaker.simulator.preload import forked_program
-from lightning_sagemaker.simulator.preload.handover import Group, Handover
+from lightning_sagemaker.simulator.preload.handover import Group, run_program
 from lightning_sagemaker.simulator.preload.server import leave_no_trace, load_groups
 
 _POLL = 0.02
@@ -71,13 +70,7 @@ def _be_program(request: dict[str, Any], loaded: list[Group]) -> NoReturn:
     os.dup2(int(request["stdout"]), 1)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
-    command = request["command"]
-    forked_program.settle(command, request["cwd"], request["environment"])
-    handover = Handover(loaded, lambda sentence: print(f"lightning-sagemaker: {sentence}", file=sys.stderr))
-    if command[1] == "-m":
-        handover.forget(command[2])
-    sys.meta_path.insert(0, handover)
-    forked_program.run(command[1:])
+    run_program(request, loaded, lambda sentence: print(f"lightning-sagemaker: {sentence}", file=sys.stderr))
 
 
 def _report_ends(answers: int, children: set[int]) -> None:

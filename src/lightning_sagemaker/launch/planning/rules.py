@@ -19,7 +19,7 @@ from lightning_sagemaker.launch.spec.config import JobConfig
 from lightning_sagemaker.launch.spec.debugger import DEFAULT_IMAGE
 from lightning_sagemaker.launch.spec.inputs import INPUT_MODES, S3_ADDRESS, FileSystemInput
 from lightning_sagemaker.metric_lines import MAX_DEFINITIONS
-from lightning_sagemaker.simulator.contract import MAX_HOSTS, MAX_HYPERPARAMETERS, MAX_NAME, MAX_VALUE
+from lightning_sagemaker.simulator.contract import MAX_HOSTS, exceeded_limit
 from lightning_sagemaker.smddp_modes import (
     INSTANCE_TYPES,
     NEWEST_PYTORCH,
@@ -172,24 +172,18 @@ def _check_groups(config: JobConfig) -> None:
 
 
 def _check_hyperparameters(config: JobConfig) -> None:
-    values = config.hyperparameters
-    if len(values) > MAX_HYPERPARAMETERS:
-        raise LaunchError(
-            f"{len(values)} hyperparameters were given, SageMaker accepts {MAX_HYPERPARAMETERS}. HINT: pass a file."
-        )
-    for name, value in values.items():
+    texts: dict[str, str] = {}
+    for name, value in config.hyperparameters.items():
         try:
-            (text,) = carried_values({name: value}).values()
+            (texts[name],) = carried_values({name: value}).values()
         except (TypeError, ValueError):
             raise LaunchError(
                 f"Hyperparameter {name!r} is {type(value).__name__}. HINT: use strings, numbers, lists and dictionaries;"
                 " pass anything else in a source file."
             ) from None
-        if len(name) > MAX_NAME or len(text) > MAX_VALUE:
-            raise LaunchError(
-                f"Hyperparameter {name[:MAX_NAME]!r} has {len(text)} characters, SageMaker accepts {MAX_VALUE} (and"
-                f" {MAX_NAME} in a name). HINT: pass a file."
-            )
+    if (problem := exceeded_limit(texts)) is not None:
+        raise LaunchError(problem)
+    for name, text in texts.items():
         if _PASSWORD.search(text):
             raise LaunchError(
                 f"Hyperparameter {name!r} has a URL with a password, and anyone who may describe the job can"

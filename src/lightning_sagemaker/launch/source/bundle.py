@@ -7,9 +7,6 @@ import gzip
 import hashlib
 import io
 import os
-import posixpath
-import re
-import subprocess
 import tarfile
 import tempfile
 from collections.abc import Mapping
@@ -20,6 +17,8 @@ from lightning_sagemaker.aws_types import Client, Session
 from lightning_sagemaker.errors import LaunchError, suggestion
 from lightning_sagemaker.launch.aws import make_client, translate_aws_errors
 from lightning_sagemaker.launch.source.file_kinds import text_of
+from lightning_sagemaker.launch.source.git_clone import clone
+from lightning_sagemaker.launch.source.requirements import REQUIREMENTS, check_requirements
 from lightning_sagemaker.launch.source.secret_scan import can_scan, check_secrets
 from lightning_sagemaker.launch.source.source_files import Selection, select_files, why_not
 from lightning_sagemaker.launch.source.vendored import FOLDER, Target, vendored_wheels
@@ -30,23 +29,6 @@ from lightning_sagemaker.launch.transfer import fetch_object, unpack
 
 MAX_BYTES = 200 * 2**20
 """Maximum size of all files together; anything larger is data, which belongs in a channel."""
-
-REQUIREMENTS = "requirements.txt"
-
-_GIT_LOGIN = ("2FA_enabled", "username", "password", "token")
-"""Keys of SDK 2's ``git_config`` that are accepted only if they are empty or False."""
-
-_CLONE_SECONDS = 600
-"""Time limit of a clone, enough for a large repository over a slow network; git itself has none."""
-
-_IMAGE_OWN = re.compile(r"^\s*(torch|torchvision|torchaudio)\s*($|[\[=<>!~;#@ ])", re.IGNORECASE)
-_IMAGE_OWN_FILE = re.compile(
-    r"(?:^|[/=])(?:torch|torchvision|torchaudio)-\d[^/\s]*\.(?:whl|tar\.gz|zip)|[#&]egg=(?:torch|torchvision|torchaudio)\b(?!-)",
-    re.IGNORECASE,
-)
-"""A file or repository of one of them, as a requirement by path or URL."""
-_INCLUDED = re.compile(r"^\s*(?P<option>-r|--requirement|-c|--constraint)(?:\s*=\s*|\s*)(?P<file>[^\s#]+)")
-_CONSTRAINTS = ("-c", "--constraint")
 
 
 @dataclass(frozen=True)
@@ -188,7 +170,7 @@ def _source(config: JobConfig, scratch: Path, session: Session | None = None) ->
         s3 = make_client("s3", config.region) if session is None else session.client("s3")
         folder = _fetched(str(config.source_dir), s3, scratch)
     elif config.git_config is not None:
-        folder = _clone(config.git_config, scratch) / (config.source_dir or "")
+        folder = clone(config.git_config, scratch) / (config.source_dir or "")
     elif config.source_dir is not None:
         folder = Path(config.source_dir)
     else:
@@ -223,84 +205,6 @@ def _fetched(uri: str, s3: Client, scratch: Path) -> Path:
         )
     unpack(archive, folder)
     return folder
-
-
-def _clone(git: object, scratch: Path) -> Path:
-    if not isinstance(git, dict) or not git.get("repo"):
-        raise LaunchError(f'git_config={git!r} was set. HINT: write {{"repo": "https://...", "branch": "main"}}.')
-    for name in _GIT_LOGIN:
-        if git.get(name):
-            raise LaunchError(
-                f"git_config has {name!r}, which would appear in the clone command. HINT: leave it out, and authenticate"
-                " with git's credential helper or an SSH key."
-            )
-    unknown = set(git) - {"repo", "branch", "commit", *_GIT_LOGIN}
-    if unknown:
-        raise LaunchError(
-            f"git_config has the unknown key {min(unknown)!r}. HINT: the keys are repo, branch and commit."
-        )
-    for name in ("repo", "branch", "commit"):
-        if git.get(name) and not isinstance(git[name], str):
-            raise LaunchError(f"git_config has {name}={git[name]!r}. HINT: it must be a string.")
-    target = scratch / "repository"
-    branch = ["--branch", git["branch"]] if git.get("branch") else []
-    shallow = [] if git.get("commit") else ["--depth", "1"]
-    commands = [["git", "clone", "--quiet", *shallow, *branch, "--", git["repo"], str(target)]]
-    if git.get("commit"):
-        commands.append(["git", "-C", str(target), "checkout", "--quiet", git["commit"]])
-    for command in commands:
-        try:
-            done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=_CLONE_SECONDS)
-        except OSError as error:
-            raise LaunchError(f"git cannot be started: {error.strerror}. HINT: install it.") from error
-        except subprocess.TimeoutExpired as error:
-            raise LaunchError(
-                f"{_shown(git['repo'])!r} was not cloned in {_CLONE_SECONDS} s. HINT: clone it yourself and give source_dir."
-            ) from error
-        if done.returncode:
-            raise LaunchError(
-                f"{_shown(git['repo'])!r} cannot be cloned: {_shown(done.stderr.strip()[-300:])}. HINT: check repo, branch"
-                " and commit."
-            )
-    return target
-
-
-def _shown(text: str) -> str:
-    """A text without the tokens and passwords in its URLs."""
-    return re.sub(r"(?<=//)[^/@\s]+@", "", text)
-
-
-def check_requirements(contents: Mapping[str, bytes]) -> None:
-    """Check that ``requirements.txt``, and what it includes by ``-r``, does not replace the image's torch.
-
-    Args:
-        contents: Name -> content of each file of the source.
-
-    Raises:
-        LaunchError: If it names torch, torchvision or torchaudio, or includes a file that is not sent.
-
-    """
-    waiting, seen = [REQUIREMENTS] if REQUIREMENTS in contents else [], set[str]()
-    while waiting:
-        name = waiting.pop()
-        seen.add(name)
-        for line in text_of(contents[name]).replace("\\\n", " ").splitlines():
-            if _IMAGE_OWN.match(line) or _IMAGE_OWN_FILE.search(line.partition(" #")[0]):
-                raise LaunchError(
-                    f"{name} lists {line.strip()!r}, which would replace the image's own build. HINT: remove it;"
-                    " pytorch_version chooses the image."
-                )
-            included = _INCLUDED.match(line)
-            if included is None or "://" in included.group("file"):
-                continue
-            other = posixpath.normpath(posixpath.join(posixpath.dirname(name), included.group("file").strip("'\"")))
-            if other not in contents:
-                raise LaunchError(
-                    f"{name} has {line.strip()!r}, which is not among the files that are sent. HINT: put it into the source"
-                    " folder."
-                )
-            if other not in seen and included.group("option") not in _CONSTRAINTS:
-                waiting.append(other)
 
 
 def _archive(contents: dict[str, bytes]) -> bytes:

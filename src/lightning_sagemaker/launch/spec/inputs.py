@@ -12,11 +12,11 @@ from typing import Any
 
 from lightning_sagemaker.errors import LaunchError, suggestion
 from lightning_sagemaker.job.intent import SDK_CHANNELS
+from lightning_sagemaker.simulator.contract import invalid_channel
 
 INPUT_MODES = ("File", "FastFile", "Pipe")
 S3_ADDRESS = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/.*)?")
 _FILE_SYSTEM = re.compile(r"fs-[0-9a-f]{8,}")
-_CHANNEL = re.compile(r"[A-Za-z0-9.\-_]{1,64}")
 
 _SHOWN = 200
 """Maximum characters of a path in a message."""
@@ -211,10 +211,10 @@ def _of_api(config: Mapping[str, Any]) -> Input:
 
 
 def _check_channel(name: object) -> str:
-    if not isinstance(name, str) or not _CHANNEL.fullmatch(name):
-        raise LaunchError(
-            f"Channel {name!r} was set. HINT: SageMaker accepts 1 to 64 letters, digits, dots, dashes and underscores."
-        )
+    if not isinstance(name, str):
+        raise LaunchError(f"Channel {name!r} was set. HINT: its name must be a string.")
+    if (problem := invalid_channel(name)) is not None:
+        raise LaunchError(problem)
     if name in SDK_CHANNELS:
         raise LaunchError(f"Channel {name!r} is reserved for the SDK. HINT: choose another name.")
     return name

@@ -16,11 +16,13 @@ import os
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn
+
+from lightning_sagemaker.simulator.preload import forked_program
 
 RANK_NAMES = frozenset(("RANK", "LOCAL_RANK", "SLURM_PROCID", "JSM_NAMESPACE_RANK"))
 """Variables that differ between ranks and are read by the imports below; :func:`_begin` sets what depends on them."""
@@ -207,6 +209,24 @@ class Handover(importlib.abc.MetaPathFinder):
             self._warn(
                 f"{', '.join(changed)}: set after torch was imported for all processes. HINT: give --no-preload."
             )
+
+
+def run_program(request: Mapping[str, Any], loaded: Sequence[Group], warn: Callable[[str], None]) -> NoReturn:
+    """Run the program of a request in this process, a fork, which gets the loaded packages.
+
+    Args:
+        request: ``command``, ``cwd`` and ``environment`` of the program.
+        loaded: Groups of packages that the parent has loaded.
+        warn: As for :class:`Handover`.
+
+    """
+    command = request["command"]
+    forked_program.settle(command, request["cwd"], request["environment"])
+    handover = Handover(loaded, warn)
+    if command[1] == "-m":
+        handover.forget(command[2])
+    sys.meta_path.insert(0, handover)
+    forked_program.run(command[1:])
 
 
 def _spec(name: str, module: ModuleType, finder: Handover, group: Group) -> importlib.machinery.ModuleSpec:

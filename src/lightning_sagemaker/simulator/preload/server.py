@@ -23,8 +23,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from lightning_sagemaker.simulator import host_init
-from lightning_sagemaker.simulator.preload import forked_program
-from lightning_sagemaker.simulator.preload.handover import Group, Handover, forget_rank, groups, load
+from lightning_sagemaker.simulator.preload.handover import Group, forget_rank, groups, load, run_program
 
 _POLL = 0.02
 _NAMESPACES = ("user", "net", "uts", "mnt")
@@ -182,17 +181,11 @@ def _be_program(request: dict[str, Any], streams: list[int], loaded: list[Group]
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)
-    command = request["command"]
     os.umask(request["umask"])
     for number in host_init.FORWARDED:
         default = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
         signal.signal(number, signal.SIG_IGN if number in request["ignored"] else default)
-    forked_program.settle(command, request["cwd"], request["environment"])
-    handover = Handover(loaded, _say_on_rank_zero)
-    if command[1] == "-m":
-        handover.forget(command[2])
-    sys.meta_path.insert(0, handover)
-    forked_program.run(command[1:])
+    run_program(request, loaded, _say_on_rank_zero)
 
 
 def _say_on_rank_zero(sentence: str) -> None:
