@@ -83,3 +83,21 @@ def test_one_that_cannot_be_kept_is_said(tmp_path):
         UserWarning, match=r"do not hold module\.other, which has a state_dict with more than plain values"
     ):
         train(tmp_path, 2, other=Functions())
+
+
+class Fails(Average):
+    def state_dict(self):
+        raise RuntimeError("before the first step")
+
+
+def test_one_whose_state_fails_is_said(tmp_path):
+    with pytest.warns(UserWarning, match=r"module\.other, which has a state_dict that fails \(RuntimeError: before"):
+        train(tmp_path, 2, other=Fails())
+
+
+def test_a_class_is_no_object(tmp_path, recwarn):
+    whole = train(tmp_path / "whole")
+    classes = {"optimizer_class": torch.optim.Adam, "schedules": [torch.optim.lr_scheduler.StepLR, Average]}
+    before, after = train(tmp_path, 2, **classes), train(tmp_path, **classes)
+    assert [*before, *after] == whole
+    assert not [one for one in recwarn if "do not hold" in str(one.message)]

@@ -52,3 +52,35 @@ def test_looking_for_it_changes_nothing():
     assert model.calls == 0
     assert model.c[1].num_batches_tracked == 0
     assert not model.c[1].running_mean.any()
+
+
+class Residual(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.a, self.b = nn.Linear(width, width), nn.Linear(width, width)
+
+    def forward(self, values):
+        return values + self.b(self.a(values).tanh())
+
+
+class Residuals(nn.Module):
+    """Lists that are too short for four stages, of blocks whose input bypasses their parts."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem, self.first, self.last = nn.Linear(8, 8), self.two(8), nn.Sequential(nn.Linear(8, 16), *self.two(16))
+        self.head = nn.Linear(16, 4)
+
+    @staticmethod
+    def two(width):
+        return nn.Sequential(Residual(width), Residual(width))
+
+    def forward(self, values, labels):
+        return functional.cross_entropy(self.head(self.last(self.first(self.stem(values)))), labels)
+
+
+def test_blocks_are_kept_whole_where_a_value_bypasses_their_parts():
+    model, batch = Residuals(), (torch.randn(4, 8), torch.tensor([0, 1, 2, 3]))
+    blocks, _, partition = find_cut(model, lambda part: model(*part), batch, 4, 0.8)
+    assert list(blocks.names) == ["stem", "first.0", "first.1", "last.0", "last.1", "last.2", "head"]
+    assert len(partition.ends) == 4

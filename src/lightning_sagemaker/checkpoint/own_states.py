@@ -59,7 +59,10 @@ def load_states(trainer: Trainer, owners: Mapping[str, object], states: Values) 
 
 
 def _state(one: Stateful) -> object:
-    state = one.state_dict()
+    try:
+        state = one.state_dict()
+    except Exception as error:  # of code that a training without AutoResume may never call
+        raise NotStored(f"has a state_dict that fails ({type(error).__name__}: {error})") from error
     # Tensors are counted before they are copied.
     if is_large(_flat(state)):
         raise NotStored("has a state_dict that is large")
@@ -95,6 +98,8 @@ def _entries(name: str, value: object) -> Iterable[tuple[str, object]]:
 
 def _is_kept(one: object) -> bool:
     """Whether an object's state is saved; not for loaders, whose positions are saved elsewhere."""
+    if isinstance(one, type):  # such as the class of an optimizer that is made later
+        return False
     return isinstance(one, _TORCHS) or not (
         is_library(type(one)) or isinstance(one, _OTHERS) or hasattr(one, "__iter__")
     )

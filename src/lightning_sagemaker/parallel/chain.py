@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -67,14 +67,14 @@ def find_cut(
         except ParallelConfigError as error:
             if has_list and isinstance(ends, Sequence):
                 raise
-            first_error = error
-        chain = _find_chain(root, step, microbatch, fake)
-        if len(chain) < 2:
-            raise first_error
-        try:
-            return attempt(chain)
-        except ParallelConfigError as error:
-            raise (first_error if has_list else error) from None
+            first_error = error if has_list else None
+            unlisted = error
+        for chain in _find_chains(root, step, microbatch, fake):
+            try:
+                return attempt(chain)
+            except ParallelConfigError as error:
+                first_error = first_error or error
+        raise first_error or unlisted
 
 
 @dataclass
@@ -83,11 +83,14 @@ class _Call:
     within: list[_Call] = field(default_factory=list)
 
 
-def _find_chain(root: nn.Module, step: Callable[[object], object], microbatch: object, fake: FakeTensorMode) -> Blocks:
-    """The smallest modules with parameters that are called once, in the order of their calls.
+def _find_chains(
+    root: nn.Module, step: Callable[[object], object], microbatch: object, fake: FakeTensorMode
+) -> Iterator[Blocks]:
+    """Modules with parameters that are called once, in the order of their calls: the smallest ones, then their callers.
 
-    A module that is called several times is part of its caller. Whether a value bypasses some of them is detected
-    by :func:`~lightning_sagemaker.parallel.trace.trace`.
+    A module that is called several times is part of its caller. Whether a value bypasses some of them, as the input of a
+    residual block bypasses its parts but not the block, is detected by
+    :func:`~lightning_sagemaker.parallel.trace.trace`.
     """
     top: list[_Call] = []
     running: list[_Call] = []
@@ -112,22 +115,30 @@ def _find_chain(root: nn.Module, step: Callable[[object], object], microbatch: o
         for handle in handles:
             handle.remove()
     names = {id(module): name for name, module in root.named_modules()}
-    found = [module for module in _smallest(top, counts) if id(module) in names]
-    if any(counts[id(module)] > 1 for module in found):
-        found = []
-    return Blocks(type(root).__name__, tuple(names[id(module)] for module in found), tuple(found))
+    before: list[nn.Module] = []
+    for depth in range(_depth(top), -1, -1):
+        found = [module for module in _smallest(top, counts, depth) if id(module) in names]
+        if len(found) > 1 and found != before and all(counts[id(module)] == 1 for module in found):
+            yield Blocks(type(root).__name__, tuple(names[id(module)] for module in found), tuple(found))
+        before = found
 
 
 def _drop_last(calls: list[_Call]) -> None:
     calls.pop()
 
 
-def _smallest(calls: Sequence[_Call], counts: Counter[int]) -> list[nn.Module]:
+def _depth(calls: Sequence[_Call]) -> int:
+    return max((1 + _depth(call.within) for call in calls), default=0)
+
+
+def _smallest(calls: Sequence[_Call], counts: Counter[int], depth: int) -> list[nn.Module]:
+    """Modules at most this deep; a ``Sequential`` does not count, as it has no code that could use other values."""
     found: list[nn.Module] = []
     for call in calls:
         if not any(True for _ in call.module.parameters()):
             continue
-        within = _smallest(call.within, counts)
+        deeper = depth if isinstance(call.module, nn.Sequential) else depth - 1
+        within = _smallest(call.within, counts, deeper) if deeper >= 0 else []
         once = within and all(counts[id(module)] == 1 for module in within)
         found += within if once else [call.module]
     return found
