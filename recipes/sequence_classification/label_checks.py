@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import re
 import unicodedata
@@ -103,6 +104,7 @@ def check_placeholders(texts: Collection[str]) -> None:
     marks = [text for text in texts if not any(map(str.isalnum, text))]
     if 0 < len(marks) < len(texts) and all(unicodedata.category(char)[0] in "PZ" for char in "".join(marks)):
         raise DataError(
-            f"the label {min(marks)!r} has neither letters nor digits, as others have. HINT: if it means that there is no"
-            " label, delete such records; if it is the name of a class, set data.problem=single_label."
+            f"the label {min(marks)!r} has neither letters nor digits, as others have. HINT: if it means no label, drop such"
+            f" records with --data.clean drop_empty --data.label_map '{json.dumps({min(marks): ''})}'; if it is the name of"
+            " a class, set data.problem=single_label."
         )

@@ -52,6 +52,9 @@ class LabelScheme:
     problem: str
     names: tuple[str, ...] = ()
 
+    def __str__(self) -> str:
+        return f"{self.problem}, {len(self.names)} classes" if self.names else self.problem
+
     @property
     def num_outputs(self) -> int:
         """Number of the model's outputs for a text."""

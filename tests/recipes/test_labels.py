@@ -78,7 +78,9 @@ def test_a_label_of_other_labels_is_asked_about():
 
 def test_marks_in_place_of_a_label_are_asked_about():
     for mark in ("-", "?", "--", ". ."):
-        with pytest.raises(DataError, match=r"has neither letters nor digits, as others have\. HINT: if it means that"):
+        with pytest.raises(
+            DataError, match=r"has neither letters nor digits, as others have\. HINT: if it means no label"
+        ):
             find_scheme(["rent", "food", mark], "auto")
         assert find_scheme(["rent", "food", mark], SINGLE).names
     for labels in (["+", "-"], ["+", "-", "0"], ["\U0001f44d", "\U0001f44e"], ["?", "!"], ["good", ":-)+"]):
@@ -200,6 +202,20 @@ def test_names_to_map_that_are_no_labels_are_reported(tmp_path, caplog):
         data.prepare_data()
     assert "data.label_map names 'Rnet', which no label of the data is" in caplog.text
     assert "'rent'" not in caplog.text
+
+
+def test_labels_that_are_mapped_to_none_are_dropped(tmp_path):
+    (tmp_path / "table.csv").write_text("text,label\n" + "a b,rent\nc d,food\ne f,-\n" * 20)
+    options = {"cache_dir": str(tmp_path / "cache"), "vocab_size": 100, "global_batch_size": 8, "label_map": {"-": ""}}
+    with pytest.raises(
+        DataError, match=r"no label in records 3, 6.*\('-' in the column 'label'\)\. HINT: .*drop_empty"
+    ):
+        ClassificationDataModule(train=str(tmp_path / "table.csv"), **options).prepare_data()
+    data = ClassificationDataModule(train=str(tmp_path / "table.csv"), clean="drop_empty", **options)
+    data.prepare_data()
+    data.setup("fit")
+    assert (data.manifest["labels"], sum(data.manifest["counts"].values())) == (["food", "rent"], 40)
+    assert data.manifest["read"][-1] == "texts in 'text', labels in 'label': single_label, 2 classes"
 
 
 def test_numbers_and_truths_are_not_classes_of_one_column():
