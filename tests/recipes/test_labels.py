@@ -139,6 +139,18 @@ def test_lists_in_a_csv_file_are_several_labels(tmp_path):
     assert clean(["[1]", "a"], None, {}) == ["[1]", "a"]
 
 
+@pytest.mark.parametrize("kind", [list, tuple, set, frozenset])
+def test_collections_that_python_printed_are_several_labels(kind):
+    lists = [["it's", "x"], ["x"], [], ["y"]]
+    assert clean([str(kind(part)) for part in lists], None, {}) == lists
+    for names in (["(other)", "(food)"], ["{other}", "{food}"], ["set", "set (a)"]):
+        assert clean(names, None, {}) == names
+
+
+def test_labels_in_brackets_are_divided_at_them():
+    assert clean(["<p><q>", "<p>"], "<", {}) == [["p", "q"], ["p"]]
+
+
 def test_numpys_arrays_in_a_csv_file_are_refused():
     for labels in ([str(numpy.array(["a", "b"]))], ["['a']", str(numpy.array(["a", "b"]))], ["[1]", "[1 2]"]):
         with pytest.raises(
@@ -175,6 +187,8 @@ def test_labels_that_a_map_makes_equal_count_once():
 def test_what_annotation_tools_write_into_csv_files_is_refused(label):
     with pytest.raises(DataError, match=r"labels are (lists|objects).*HINT: data\.label_column takes"):
         clean([json.dumps(label)], None, {})
+    with pytest.raises(DataError, match=r"labels are (lists|objects).*HINT: data\.label_column takes"):
+        clean([str(label)], None, {})
 
 
 def test_scores_with_a_few_other_values_are_asked_about():
