@@ -67,7 +67,7 @@ def check_classes(texts: Collection[str]) -> None:
     """Refuse classes that are numbers with a fraction, written otherwise or beside a few other values."""
     plain = [_UNIT.sub("", text) for text in texts]
     are_numbers = all(map(_NUMBER.fullmatch, plain)) and not any(map(CODE.match, plain))
-    if are_numbers and any(map(_FRACTION.search, plain)):
+    if are_numbers and any(map(_FRACTION.search, plain)) and None in map(number_of, texts):
         raise DataError(
             f"the labels are numbers with a fraction, such as {max(texts, key=len)!r}, not all of which are written"
             " like 1234.5. HINT: write them so if they are scores; if such a field holds several labels, set"

@@ -49,6 +49,7 @@ def test_numbers_that_are_not_written_as_programs_write_them_are_no_names_of_cla
         ["04.2", "05.1"],
         ["3,5 stars", "4 stars"],
         ["1", "2"],
+        ["9.0", "10.0"],
     ],
 )
 def test_other_texts_with_digits_are_classes(labels):
