@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -33,6 +34,9 @@ from lightning_sagemaker.recipes.albert_mlm.records import is_record_name
 BUILTIN = "builtin"
 _CHANNELS = ("train", "training")
 """Names of SageMaker input channels that ``text: auto`` looks for, in this order."""
+
+_ABOUT = re.compile(r"(readme|licen[cs]e|copying|notice|changelog|vocab|requirements)\.txt", re.IGNORECASE)
+"""Files that are about a corpus."""
 
 _log = logging.getLogger(__name__)
 
@@ -219,6 +223,7 @@ def _text_files(path: Path, option: str) -> list[Path]:
         }
         # Next to a corpus there may be a vocab.txt, a README.txt or a table of sources: the corpus is the largest kind.
         kind = max(kinds, key=lambda name: sum(file.stat().st_size for file in kinds[name]))
+        kinds[kind] = [file for file in kinds[kind] if not _ABOUT.fullmatch(file.name)] or kinds[kind]
         chosen = set(kinds[kind])
         others = [str(file) for file in files if file not in chosen]
         if others and is_rank_zero():

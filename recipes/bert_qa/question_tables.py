@@ -125,8 +125,10 @@ def _is_impossible(record: Mapping[str, Any], where: str) -> bool:
 
 
 def _structured(answers: Any) -> Answers:
-    """Texts and starts from either of SQuAD's forms: lists by name, or a list of answers. An empty text is no answer."""
-    if isinstance(answers, list):
+    """Texts and starts from lists by name, or a list of answers, or of texts only. An empty text is no answer."""
+    if isinstance(answers, list) and all(isinstance(answer, str) for answer in answers):
+        answers = {"text": answers, "answer_start": [_UNPLACED] * len(answers)}
+    elif isinstance(answers, list):
         answers = {key: [answer[key] for answer in answers] for key in ("text", "answer_start")}
     texts, starts = answers["text"], answers["answer_start"]
     if isinstance(texts, str):

@@ -90,7 +90,7 @@ def clean_records(
     texts: Sequence[str],
     label: str,
     cleanings: Collection[str],
-    kept: Collection[str] | None,
+    label_map: Mapping[str, str] | None,
     what: str,
 ) -> tuple[Table, Counter[str]]:
     """The cleaned records, and the number of labels or records that each cleaning has changed or dropped.
@@ -100,7 +100,8 @@ def clean_records(
         texts: Names of the text columns.
         label: Name of the label column.
         cleanings: Names out of :data:`CLEANINGS`.
-        kept: As for :func:`is_missing`.
+        label_map: Label in the data -> label to use, an empty one if it means no label; its keys are labels although they
+            look like missing values. ``None``: all texts are labels.
         what: Name of the data, for messages.
 
     Raises:
@@ -114,7 +115,7 @@ def clean_records(
     no_label: list[int] = []
     no_text: list[int] = []
     for number, record in enumerate(records):
-        if is_missing(record[label], kept):
+        if is_missing(record[label], label_map) or (label_map and label_map.get(str(record[label])) == ""):
             no_label.append(number)
         if any(is_empty(record[column]) for column in texts):
             no_text.append(number)

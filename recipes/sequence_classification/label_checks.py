@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import re
 import unicodedata
@@ -66,7 +67,7 @@ def check_classes(texts: Collection[str]) -> None:
     """Refuse classes that are numbers with a fraction, written otherwise or beside a few other values."""
     plain = [_UNIT.sub("", text) for text in texts]
     are_numbers = all(map(_NUMBER.fullmatch, plain)) and not any(map(CODE.match, plain))
-    if are_numbers and any(map(_FRACTION.search, plain)):
+    if are_numbers and any(map(_FRACTION.search, plain)) and None in map(number_of, texts):
         raise DataError(
             f"the labels are numbers with a fraction, such as {max(texts, key=len)!r}, not all of which are written"
             " like 1234.5. HINT: write them so if they are scores; if such a field holds several labels, set"
@@ -103,6 +104,7 @@ def check_placeholders(texts: Collection[str]) -> None:
     marks = [text for text in texts if not any(map(str.isalnum, text))]
     if 0 < len(marks) < len(texts) and all(unicodedata.category(char)[0] in "PZ" for char in "".join(marks)):
         raise DataError(
-            f"the label {min(marks)!r} has neither letters nor digits, as others have. HINT: if it means that there is no"
-            " label, delete such records; if it is the name of a class, set data.problem=single_label."
+            f"the label {min(marks)!r} has neither letters nor digits, as others have. HINT: if it means no label, drop such"
+            f" records with --data.clean drop_empty --data.label_map '{json.dumps({min(marks): ''})}'; if it is the name of"
+            " a class, set data.problem=single_label."
         )

@@ -35,6 +35,12 @@ _log = logging.getLogger(__name__)
 _NAMED = 5
 """Maximum number of labels in a message."""
 _ADJACENT = re.compile(r"""['"]\s+['"]""")
+_SET = re.compile(r"^(frozen)?set(?=\(.*\)$)", re.DOTALL)
+"""The name with which Python prints a set that is empty or frozen."""
+_LISTS = ("[]", "()", "{}")
+"""Brackets around lists, tuples and sets."""
+_CLOSING = {"<": ">", "[": "]", "(": ")", "{": "}"}
+"""Delimiter of labels in brackets -> the end of each of them."""
 _MANY = 10
 """Number of records of which some have the same label if there are classes to learn."""
 
@@ -51,6 +57,9 @@ class LabelScheme:
 
     problem: str
     names: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.problem}, {len(self.names)} classes" if self.names else self.problem
 
     def encode(self, values: Sequence[Any], what: str) -> npt.NDArray[np.float32]:
         """The labels of a split: ``[samples]`` class numbers or scores, or ``[samples, classes]`` of 0 and 1.
@@ -98,7 +107,8 @@ def clean(values: Iterable[Any], delimiter: str | None, label_map: Mapping[str, 
 
     def one(value: Any) -> Any:
         if delimiter is not None and isinstance(value, str):
-            value = [part.strip() for part in value.split(delimiter) if part.strip()]
+            closing = _CLOSING.get(delimiter, "")
+            value = [part.strip().removesuffix(closing) for part in value.split(delimiter) if part.strip()]
         if isinstance(value, list | tuple):
             parts = [label_map.get(str(part), part) for part in value]
             return list(dict.fromkeys(parts)) if label_map or delimiter else parts
@@ -117,15 +127,13 @@ def report_unused(values: Iterable[Any], delimiter: str | None, label_map: Mappi
 
 
 def _read_lists(values: list[Any]) -> list[Any]:
-    texts = {value: value.strip() for value in values if isinstance(value, str)}
-    if objects := [value for value, text in texts.items() if text[:1] + text[-1:] == "{}" and '"' in text]:
+    texts = {value: _SET.sub("", value.strip()) for value in values if isinstance(value, str)}
+    if objects := [value for value, text in texts.items() if _is_object(text)]:
         raise DataError(
             f"{len(objects)} labels are objects written as text, such as {objects[0]!r}."
             " HINT: data.label_column takes a column of names, numbers or lists of them."
         )
-    if not values or not all(
-        value in texts and texts[value][:1] + texts[value][-1:] == "[]" for value in map(str, values)
-    ):
+    if not values or not all(value in texts and _brackets(texts[value]) in _LISTS for value in map(str, values)):
         return values
     lists = {value: _list_of(text) for value, text in texts.items()}
     unread = [value for value, found in lists.items() if found is None]
@@ -140,21 +148,36 @@ def _read_lists(values: list[Any]) -> list[Any]:
     return [lists[value] for value in values]
 
 
-def _list_of(text: str) -> list[Any] | None:
-    found = None
+def _brackets(text: str) -> str:
+    return text[:1] + text[-1:]
+
+
+def _is_object(text: str) -> bool:
+    if _brackets(text) != "{}":
+        return False
+    found = _parse(text)
+    return isinstance(found, dict) or (found is None and '"' in text)
+
+
+def _parse(text: str) -> Any:
+    """The value that a text stands for in JSON or Python; ``None`` if it is neither."""
     for parse in (json.loads, ast.literal_eval):
         # A NumPy array has no commas: Python would read adjacent texts as one.
-        if not isinstance(found, list) and not _ADJACENT.search(text):
-            with contextlib.suppress(ValueError, SyntaxError):
-                found = parse(text)
-    if not isinstance(found, list):
+        with contextlib.suppress(ValueError, SyntaxError):
+            return None if _ADJACENT.search(text) else parse(text)
+    return None
+
+
+def _list_of(text: str) -> list[Any] | None:
+    found = _parse(text)
+    if not isinstance(found, list | tuple | set):
         return None
     if not all(isinstance(part, str | int) for part in found):
         raise DataError(
             f"the labels are lists of other things than names, such as {text[:60]!r}."
             " HINT: data.label_column takes a column of names, numbers or lists of them."
         )
-    return found
+    return sorted(found, key=str) if isinstance(found, set) else list(found)
 
 
 def find_scheme(values: Sequence[Any], problem: str, known: Sequence[str] = ()) -> LabelScheme:

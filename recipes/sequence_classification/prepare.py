@@ -122,8 +122,6 @@ class Preparation(_preparation.Preparation):
         label_column = self.label_column or find_label_column(first, self.text_columns, strict)
         given = self.text_columns if self.task is None else self.text_columns or TASKS[self.task].columns
         columns = given or find_text_columns(first, label_column)
-        labels = "" if all(map(_is_predicted, splits)) else f", labels in {label_column!r}"
-        read = read and [*read, f"texts in {' and '.join(map(repr, columns))}{labels}"]
         for split, records in splits.items():
             labeled = () if _is_predicted(split) else (label_column,)
             require_columns(records, (*columns, *labeled), f"the {split} data")
@@ -136,6 +134,8 @@ class Preparation(_preparation.Preparation):
         splits = self._divide(splits, label_column)
         splits = {name: records[: self.limits.get(name.split("_")[0])] for name, records in splits.items()}
         scheme = self._scheme(splits, label_column)
+        labels = "" if all(map(_is_predicted, splits)) else f", labels in {label_column!r}: {scheme}"
+        read = read and [*read, f"texts in {' and '.join(map(repr, columns))}{labels}"]
         tokenizer = self._tokenizer(splits, columns)
         save_tokenizer(tokenizer, folder / TOKENIZER_FOLDER)
         paths, report = self._write(folder, splits, columns, label_column, scheme, tokenizer)

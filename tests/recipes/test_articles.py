@@ -241,6 +241,16 @@ def test_files_of_unknown_kinds_beside_the_text_are_named(tmp_path, caplog):
     assert f"reading only its 1 text files, not {tmp_path / 'b.md'}, {tmp_path / 'c.html'}" in caplog.text
 
 
+def test_files_about_a_corpus_are_not_part_of_it(tmp_path, caplog):
+    for name in ("corpus.txt", "vocab.txt", "LICENSE.txt", "ReadMe.txt"):
+        (tmp_path / name).write_text(f"{name}\n")
+    assert documents(tmp_path) == ["corpus.txt"]
+    assert f"reading only its 1 text files, not {tmp_path / 'LICENSE.txt'}, {tmp_path / 'ReadMe.txt'}" in caplog.text
+    (tmp_path / "corpus.txt").unlink()
+    assert documents(tmp_path) == ["LICENSE.txt", "ReadMe.txt", "vocab.txt"]
+    assert documents(tmp_path / "vocab.txt") == ["vocab.txt"]
+
+
 def test_marks_of_an_encoding_between_articles_are_no_text_and_nul_is_refused(tmp_path):
     path = tmp_path / "articles.txt"
     path.write_text("\ufeffThe first.\n\ufeffThe second.\n", encoding="utf-8")

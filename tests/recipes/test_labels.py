@@ -49,6 +49,7 @@ def test_numbers_that_are_not_written_as_programs_write_them_are_no_names_of_cla
         ["04.2", "05.1"],
         ["3,5 stars", "4 stars"],
         ["1", "2"],
+        ["9.0", "10.0"],
     ],
 )
 def test_other_texts_with_digits_are_classes(labels):
@@ -78,7 +79,9 @@ def test_a_label_of_other_labels_is_asked_about():
 
 def test_marks_in_place_of_a_label_are_asked_about():
     for mark in ("-", "?", "--", ". ."):
-        with pytest.raises(DataError, match=r"has neither letters nor digits, as others have\. HINT: if it means that"):
+        with pytest.raises(
+            DataError, match=r"has neither letters nor digits, as others have\. HINT: if it means no label"
+        ):
             find_scheme(["rent", "food", mark], "auto")
         assert find_scheme(["rent", "food", mark], SINGLE).names
     for labels in (["+", "-"], ["+", "-", "0"], ["\U0001f44d", "\U0001f44e"], ["?", "!"], ["good", ":-)+"]):
@@ -137,6 +140,18 @@ def test_lists_in_a_csv_file_are_several_labels(tmp_path):
     assert clean(["[1]", "a"], None, {}) == ["[1]", "a"]
 
 
+@pytest.mark.parametrize("kind", [list, tuple, set, frozenset])
+def test_collections_that_python_printed_are_several_labels(kind):
+    lists = [["it's", "x"], ["x"], [], ["y"]]
+    assert clean([str(kind(part)) for part in lists], None, {}) == lists
+    for names in (["(other)", "(food)"], ["{other}", "{food}"], ["set", "set (a)"]):
+        assert clean(names, None, {}) == names
+
+
+def test_labels_in_brackets_are_divided_at_them():
+    assert clean(["<p><q>", "<p>"], "<", {}) == [["p", "q"], ["p"]]
+
+
 def test_numpys_arrays_in_a_csv_file_are_refused():
     for labels in ([str(numpy.array(["a", "b"]))], ["['a']", str(numpy.array(["a", "b"]))], ["[1]", "[1 2]"]):
         with pytest.raises(
@@ -173,6 +188,8 @@ def test_labels_that_a_map_makes_equal_count_once():
 def test_what_annotation_tools_write_into_csv_files_is_refused(label):
     with pytest.raises(DataError, match=r"labels are (lists|objects).*HINT: data\.label_column takes"):
         clean([json.dumps(label)], None, {})
+    with pytest.raises(DataError, match=r"labels are (lists|objects).*HINT: data\.label_column takes"):
+        clean([str(label)], None, {})
 
 
 def test_scores_with_a_few_other_values_are_asked_about():
@@ -200,6 +217,20 @@ def test_names_to_map_that_are_no_labels_are_reported(tmp_path, caplog):
         data.prepare_data()
     assert "data.label_map names 'Rnet', which no label of the data is" in caplog.text
     assert "'rent'" not in caplog.text
+
+
+def test_labels_that_are_mapped_to_none_are_dropped(tmp_path):
+    (tmp_path / "table.csv").write_text("text,label\n" + "a b,rent\nc d,food\ne f,-\n" * 20)
+    options = {"cache_dir": str(tmp_path / "cache"), "vocab_size": 100, "global_batch_size": 8, "label_map": {"-": ""}}
+    with pytest.raises(
+        DataError, match=r"no label in records 3, 6.*\('-' in the column 'label'\)\. HINT: .*drop_empty"
+    ):
+        ClassificationDataModule(train=str(tmp_path / "table.csv"), **options).prepare_data()
+    data = ClassificationDataModule(train=str(tmp_path / "table.csv"), clean="drop_empty", **options)
+    data.prepare_data()
+    data.setup("fit")
+    assert (data.manifest["labels"], sum(data.manifest["counts"].values())) == (["food", "rent"], 40)
+    assert data.manifest["read"][-1] == "texts in 'text', labels in 'label': single_label, 2 classes"
 
 
 def test_numbers_and_truths_are_not_classes_of_one_column():

@@ -113,6 +113,15 @@ def test_an_answer_may_be_an_object(tmp_path):
         read(tmp_path, [{**record, "answer": {"text": text, "start": start}}])
 
 
+def test_answers_may_be_texts_without_starts(tmp_path):
+    qas = [{**QAS[2], "answers": ["Bob", "art"]}]
+    for content in ([{"context": CONTEXT, "qas": qas}], [{"context": CONTEXT, **qas[0]}]):
+        found = read(tmp_path, content)
+        assert answered(place_answers(found, "search", "it")) == {"c": [TEXTS["c"], TEXTS["b"]]}
+        with pytest.raises(DataError, match="not at answer_start: c.*HINT: .*search"):
+            place_answers(found, "error", "it")
+
+
 def test_a_negative_start_does_not_count_from_the_end(tmp_path):
     found = read(tmp_path, changed(answers=[{"text": "old", "answer_start": -4}]))
     with pytest.raises(DataError, match="whose answer is not at answer_start: c"):
