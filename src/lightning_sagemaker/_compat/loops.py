@@ -103,6 +103,7 @@ class LoopEvents:
         requests: Record of the requests for loaders.
         is_ending: Whether the code after a batch is running.
         validated: Whether the validation in that code is over.
+        loads_loaders: Whether Lightning loads the states of loaders that have one, which are those of rank zero.
         is_trial: Whether the loops are run within a hook, by one of Lightning's finders: its steps do not count as
             training, so only listeners for loaders are called.
 
@@ -129,6 +130,7 @@ class LoopEvents:
         self.validation_end_context: Callable[[], AbstractContextManager[None]] | None = None
         self.requests: Requests | None = None
         self.is_ending = self.validated = self.is_trial = False
+        self.loads_loaders = True
         self._users = 0
         self._taken = TakenOver()
 
@@ -205,7 +207,8 @@ class LoopEvents:
             assert loaders is not None
             for listener in self.after_training_loaders:
                 listener(loaders)
-            load_states()
+            if self.loads_loaders:
+                load_states()
             for begin in self.before_epoch_iterator:  # the first epoch's iterator is created next
                 begin()
 

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter, _SingleProcessDataLoaderIter
 
 from lightning_sagemaker._compat.guard import require
-from lightning_sagemaker.checkpoint.random_state import random_state, restore_random_state
+from lightning_sagemaker.checkpoint.random_state import RandomState, random_state, restore_random_state
 from lightning_sagemaker.data import workers
 from lightning_sagemaker.data.carried import carrying
 from lightning_sagemaker.data.changing import ChangingIterator, begin_epoch
@@ -24,6 +24,7 @@ from lightning_sagemaker.data.drawn_once import drawn_once
 from lightning_sagemaker.data.grouped import InGroups, is_grouped
 from lightning_sagemaker.data.in_order import InOrder, report_order
 from lightning_sagemaker.data.position import WATCH, Position, Watch, has_state
+from lightning_sagemaker.data.run_late import begin_after_last, end_after_last, length_of, runs_late
 
 _END = object()
 
@@ -63,20 +64,6 @@ def release(loader: Any) -> None:
             loader._iterator = None
         loader.__class__ = loader._kind
         delattr(loader, WATCH)
-
-
-def pass_end(watched: Watch, position: Position) -> None:
-    """Move a loader to an epoch's end, where a checkpoint was saved; the next iteration is of the next epoch."""
-    outer = random_state()
-    if position["own"] is not None and has_state(watched.loader):
-        watched.loader.load_state_dict(position["own"])
-        if not position.get("ended", True):  # Lightning stops before the end of a loader whose length it knows
-            getattr(watched.loader, "_kind", type(watched.loader)).__iter__(watched.loader)
-    elif watched.is_persistent:
-        catch_up(watched, position)
-    watched.capture.put_objects(position["now"])
-    restore_random_state(outer)
-    watched.pass_end(position)
 
 
 def catch_up(watched: Watch, position: Position) -> None:
@@ -253,9 +240,21 @@ class _Replaying(InOrder):
     """Mixed into the class of a loader with a custom iteration."""
 
     _kind: Any
+    _seeds: RandomState | None = None
 
     def __iter__(self) -> Any:
         return _begin(getattr(self, WATCH), super().__iter__)
+
+    def _get_iterator(self) -> Any:
+        """A generator creates its iterator, which draws a seed for the workers, with the first batch only."""
+        seeds, self._seeds = self._seeds, None
+        if seeds is None:
+            return super()._get_iterator()
+        outer = random_state()
+        restore_random_state(seeds)
+        iterator = super()._get_iterator()
+        restore_random_state(outer)
+        return iterator
 
 
 class Foreign:
@@ -291,6 +290,10 @@ def _begin(watched: Watch, begin: Callable[[], Iterator[Any]]) -> Iterator[Any]:
         watched.end_birth()
     if wanted is not None and has_state(watched.loader):
         watched.skip(wanted)
+        if runs_late(batches) and isinstance(watched.loader, _Replaying):
+            watched.loader._seeds = wanted["birth"]["random"]
+        if wanted.get("last", False):
+            begin_after_last(watched.loader, batches, wanted)
     elif wanted is not None:
         _read_again(watched, batches, wanted)
     return _counted(watched, batches, wanted)
@@ -307,7 +310,8 @@ def _read_again(watched: Watch, batches: Iterator[Any], wanted: Position) -> Non
 
 def _counted(watched: Watch, batches: Iterator[Any], wanted: Position | None) -> Iterator[Any]:
     loader = watched.loader
-    prefetches = has_state(loader) and not _has_length(loader)  # of such a loader Lightning fetches a batch ahead
+    number, length = 0 if wanted is None else wanted["yielded"], length_of(loader)
+    prefetches = has_state(loader) and length is None  # of such a loader Lightning fetches a batch ahead
     draws = not getattr(loader, "num_workers", 0)
     if wanted is None:
         watched.begin_order(None)
@@ -319,12 +323,7 @@ def _counted(watched: Watch, batches: Iterator[Any], wanted: Position | None) ->
         if batch is _END:
             watched.end()
             return
+        number += 1
+        if wanted is not None and has_state(loader):
+            end_after_last(batches, number, length)
         yield watched.give(batch, before, own)
-
-
-def _has_length(loader: Any) -> bool:
-    try:
-        len(loader)
-    except (TypeError, NotImplementedError):
-        return False
-    return True
