@@ -233,6 +233,24 @@ def _log_again(trainer: Trainer, results: ResultCollection, entry: LoggedEntry) 
             setattr(metric, name, state.to(module.device))
     cache = entry["cache"]
     metric._forward_cache = cache.to(module.device) if isinstance(cache, torch.Tensor) else cache
+    _take_options(metric)
+
+
+def _take_options(metric: ResultMetric) -> None:
+    """Let the next ``self.log`` set the options: this start may have others, as with ``sync_dist=trainer.world_size > 1``.
+
+    Lightning compares them with those of the value that it has, and would raise an error.
+    """
+    kind = type(metric.meta)
+
+    def is_same(restored: Any, given: Any) -> bool:
+        restored.__class__ = kind
+        if given.reduce_fx is not restored.reduce_fx:  # what was accumulated means something else
+            return False
+        vars(restored).update(vars(given))
+        return True
+
+    metric.meta.__class__ = type(kind.__name__, (kind,), {"__eq__": is_same})
 
 
 def metrics_in(children: Children) -> Iterator[tuple[str, Metric]]:
