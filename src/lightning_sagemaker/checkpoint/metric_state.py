@@ -243,9 +243,10 @@ def _take_options(metric: ResultMetric) -> None:
     """
     kind = type(metric.meta)
 
-    def is_same(restored: Any, given: Any) -> bool:
+    def is_same(_: object, given: object) -> bool:
+        restored = metric.meta
         restored.__class__ = kind
-        if given.reduce_fx is not restored.reduce_fx:  # what was accumulated means something else
+        if getattr(given, "reduce_fx", None) is not restored.reduce_fx:  # what was accumulated means something else
             return False
         vars(restored).update(vars(given))
         return True

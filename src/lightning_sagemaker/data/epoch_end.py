@@ -16,7 +16,7 @@ def pass_end(watched: Watch, position: Position) -> None:
         watched.loader.load_state_dict(position["own"])
         if not position.get("ended", True):  # Lightning stops before the end of a loader whose length it knows
             rest = getattr(watched.loader, "_kind", type(watched.loader)).__iter__(watched.loader)
-            begin_after_last(watched.loader, rest, position)
+            begin_after_last(watched, rest, position)
     elif watched.is_persistent:
         catch_up(watched, position)
     watched.capture.put_objects(position["now"])

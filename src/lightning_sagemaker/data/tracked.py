@@ -293,7 +293,7 @@ def _begin(watched: Watch, begin: Callable[[], Iterator[Any]]) -> Iterator[Any]:
         if runs_late(batches) and isinstance(watched.loader, _Replaying):
             watched.loader._seeds = wanted["birth"]["random"]
         if wanted.get("last", False):
-            begin_after_last(watched.loader, batches, wanted)
+            begin_after_last(watched, batches, wanted)
     elif wanted is not None:
         _read_again(watched, batches, wanted)
     return _counted(watched, batches, wanted)
