@@ -117,6 +117,9 @@ class Logs(LightningModule):
         super().__init__()
         self.layer, self.options = torch.nn.Linear(4, 1), options
 
+    def on_train_start(self):
+        self.log("begun_at", float(self.global_step))
+
     def training_step(self, batch, index):
         self.log("sample", batch[:, 0].mean(), on_epoch=True, **self.options)
         return self.layer(batch).square().mean()
@@ -142,3 +145,4 @@ def test_a_value_that_is_logged_with_other_options_than_before_goes_on(tmp_path)
     trainer = run(None, sync_dist=False, prog_bar=True)
     assert float(trainer.callback_metrics["sample_epoch"]) == 7.5
     assert "sample_epoch" in trainer.progress_bar_metrics
+    assert float(trainer.callback_metrics["begun_at"]) == 0  # as in the run left alone, which begins once

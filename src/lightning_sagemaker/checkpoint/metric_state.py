@@ -121,6 +121,8 @@ def _tracked(trainer: Trainer, states: MetricStates) -> dict[str, Metric]:
 def restore_logged(trainer: Trainer, states: MetricStates) -> None:
     """Restore values logged over an epoch from :func:`metric_states`."""
     results = trainer.fit_loop.epoch_loop._results
+    for key in [key for key in results if key.startswith("on_train_start.") and key not in states["logged"]]:
+        del results[key]  # of this start's hook, which an uninterrupted run does not call in this epoch
     for entry in states["logged"].values():
         _log_again(trainer, results, entry)
 
