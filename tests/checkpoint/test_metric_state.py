@@ -108,3 +108,41 @@ def test_a_replacements_mean_is_that_of_the_others_not_of_nothing(is_synced, mea
     entry = {"values": [torch.tensor(6.0), torch.tensor(2)], "settings": settings, "cache": None}
     value, count = of_lost_rank({"metrics": {}, "logged": {"loss": entry}, "trackers": {}})["logged"]["loss"]["values"]
     assert (None if count == 0 else float(value / count)) == mean
+
+
+class Logs(LightningModule):
+    """Logs with the options of this start."""
+
+    def __init__(self, **options):
+        super().__init__()
+        self.layer, self.options = torch.nn.Linear(4, 1), options
+
+    def on_train_start(self):
+        self.log("begun_at", float(self.global_step))
+
+    def training_step(self, batch, index):
+        self.log("sample", batch[:, 0].mean(), on_epoch=True, **self.options)
+        return self.layer(batch).square().mean()
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), 0.1)
+
+
+def test_a_value_that_is_logged_with_other_options_than_before_goes_on(tmp_path):
+    """As sync_dist=trainer.world_size > 1 on another number of ranks; Lightning would take it for a second call."""
+
+    def run(stop, **options):
+        trainer = Trainer(
+            accelerator="cpu", max_epochs=1, logger=False, enable_progress_bar=False, enable_model_summary=False,
+            enable_checkpointing=False, callbacks=[AutoResume(tmp_path), SpotInterruption(tmp_path), SignalAt(stop)],
+        )  # fmt: skip
+        data = torch.arange(16.0).reshape(16, 1).expand(16, 4)
+        with contextlib.suppress(Interrupted):
+            trainer.fit(Logs(**options), DataLoader(data, 2))
+        return trainer
+
+    run(3, sync_dist=True)
+    trainer = run(None, sync_dist=False, prog_bar=True)
+    assert float(trainer.callback_metrics["sample_epoch"]) == 7.5
+    assert "sample_epoch" in trainer.progress_bar_metrics
+    assert float(trainer.callback_metrics["begun_at"]) == 0  # as in the run left alone, which begins once

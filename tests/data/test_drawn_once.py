@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch.utils.data import BatchSampler, DataLoader, Sampler
 
-from lightning_sagemaker.data.tracked import pass_end, watch
+from lightning_sagemaker.data.epoch_end import pass_end
+from lightning_sagemaker.data.tracked import watch
 
 BATCHES = 6
 

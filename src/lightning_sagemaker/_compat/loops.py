@@ -83,6 +83,7 @@ class LoopEvents:
         is_ending: Whether the code after a batch is running.
         schedules_due: Intervals whose schedulers are yet to be stepped for a batch that an exception has ended.
         validated: Whether the validation in that code is over.
+        loads_loaders: Whether Lightning loads the states of loaders that have one, which are those of rank zero.
         is_trial: Whether the loops are run within a hook, by one of Lightning's finders: its steps do not count as
             training, so only listeners for loaders are called.
 
@@ -110,6 +111,7 @@ class LoopEvents:
         self.requests: Requests | None = None
         self.schedules_due: list[str] = []
         self.is_ending = self.validated = self.is_trial = False
+        self.loads_loaders = True
         self._users = 0
         self._taken = TakenOver()
 
@@ -176,7 +178,8 @@ class LoopEvents:
             loaders = self.trainer.fit_loop._combined_loader
             assert loaders is not None
             _notify(self.after_training_loaders, loaders)
-            load_states()
+            if self.loads_loaders:
+                load_states()
             _notify(self.before_epoch_iterator)  # the first epoch's iterator is created next
 
         return made

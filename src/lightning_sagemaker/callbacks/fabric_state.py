@@ -40,8 +40,8 @@ from lightning_sagemaker.checkpoint.random_state import random_state, restore_ra
 from lightning_sagemaker.checkpoint.rank_buffers import buffers_in, copied, differing, restore_buffers
 from lightning_sagemaker.collectives.agreement import of_all
 from lightning_sagemaker.data.dealing import batch_size_of, remaining, united
+from lightning_sagemaker.data.epoch_end import pass_end
 from lightning_sagemaker.data.position import Watch
-from lightning_sagemaker.data.tracked import pass_end
 
 if TYPE_CHECKING:
     from lightning_sagemaker._types import Fabric, StateDict

@@ -12,9 +12,10 @@ from torch.utils.data import DataLoader, IterableDataset
 from lightning_sagemaker._compat.phase import Phase
 from lightning_sagemaker._compat.trainer import counts
 from lightning_sagemaker.data.dealing import batch_size_of, is_counted, remaining, united
+from lightning_sagemaker.data.epoch_end import pass_end
 from lightning_sagemaker.data.evaluated import before_evaluation, put_before_evaluation
 from lightning_sagemaker.data.position import Position, Watch, has_state
-from lightning_sagemaker.data.tracked import iterates_as_torch, pass_end, release, watch
+from lightning_sagemaker.data.tracked import iterates_as_torch, release, watch
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -165,6 +166,8 @@ class FitLoaders:
         """Start the next iterations at these positions; at the start of an epoch if ``restart``."""
         self._deferred = False
         for watched, position in zip(self._training, positions["training"], strict=True):
+            if position is not None and position["taken"] >= self._trainer.num_training_batches:
+                position = {**position, "last": True}
             watched.seek(None if restart else position)
             if restart and position is not None:
                 pass_end(watched, position)
@@ -228,16 +231,25 @@ class FitLoaders:
         progress.is_last_batch = not unknown and not any(rests)
         iter(fetcher)
         if unknown:
-            return (
-                f"The position of {', '.join(unknown)} is unknown here, so its epoch starts over: some samples are "
-                "seen twice. HINT:"
-                " resume with the same loaders, number of ranks and batch size."
-            )
+            return self._starts_over(unknown, len(loaded["ranks"]) != self.place[0])
         same = loaded["samples"][0] is not None and self._is_same_step(loaded)
         return (
             "Each step trains on the same samples, summed in another order."
             if same
             else "Each sample of the epoch is seen once, in other batches."
+        )
+
+    def _starts_over(self, unknown: Sequence[str], are_loaded: bool) -> str:
+        if are_loaded and any(has_state(watched.loader) for watched in self._training):
+            how = (
+                "it goes on from its state of rank zero, with which each sample is seen once if it supports another number"
+                " of ranks, and otherwise some twice and others never."
+            )
+        else:
+            how = "its epoch starts over: some samples are seen twice."
+        return (
+            f"The position of {', '.join(unknown)} is unknown here, so {how} HINT: resume with the same loaders, number of"
+            " ranks and batch size."
         )
 
     def step_ratio(self, loaded: FitEntry) -> float:

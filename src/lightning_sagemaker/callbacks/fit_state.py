@@ -260,6 +260,7 @@ class FitState:
         if loaded["cut"] and reopen_epoch(self._trainer):
             loaded["phase"] = Phase.STEP.value
         if begins := "own" not in loaded:
+            self._events.loads_loaders = len(loaded["ranks"]) != self.loaders.place[0]
             reload_as(self._trainer, self.loaders.own_of(loaded["ranks"])["memory"].get("reloads"))
         hooks = loaded.get("again", lambda: None)
         resume_fit(self._trainer, Phase(loaded["phase"]), lambda fetcher: self._prepare(loaded, fetcher), begins, hooks)
@@ -299,7 +300,7 @@ class FitState:
             self._gradients.put_mean([one.get("gradients", {}) for one in loaded["ranks"]], loaded.get("gradients", {}))
         if phase is Phase.MID_BATCH:
             rank_zero_info(
-                "The checkpoint was saved within a batch: it is trained on again, with other random numbers."
+                "The checkpoint was saved within a batch: this is trained on again, with other random draws."
             )
         if phase in (Phase.STEP, Phase.MID_BATCH) and not has_accumulated(trainer, phase):
             self._hold(phase)  # in case a checkpoint is saved before the end of the next step

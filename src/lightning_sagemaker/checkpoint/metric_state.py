@@ -121,6 +121,8 @@ def _tracked(trainer: Trainer, states: MetricStates) -> dict[str, Metric]:
 def restore_logged(trainer: Trainer, states: MetricStates) -> None:
     """Restore values logged over an epoch from :func:`metric_states`."""
     results = trainer.fit_loop.epoch_loop._results
+    for key in [key for key in results if key.startswith("on_train_start.") and key not in states["logged"]]:
+        del results[key]  # of this start's hook, which an uninterrupted run does not call in this epoch
     for entry in states["logged"].values():
         _log_again(trainer, results, entry)
 
@@ -233,6 +235,25 @@ def _log_again(trainer: Trainer, results: ResultCollection, entry: LoggedEntry) 
             setattr(metric, name, state.to(module.device))
     cache = entry["cache"]
     metric._forward_cache = cache.to(module.device) if isinstance(cache, torch.Tensor) else cache
+    _take_options(metric)
+
+
+def _take_options(metric: ResultMetric) -> None:
+    """Let the next ``self.log`` set the options: this start may have others, as with ``sync_dist=trainer.world_size > 1``.
+
+    Lightning compares them with those of the value that it has, and would raise an error.
+    """
+    kind = type(metric.meta)
+
+    def is_same(_: object, given: object) -> bool:
+        restored = metric.meta
+        restored.__class__ = kind
+        if getattr(given, "reduce_fx", None) is not restored.reduce_fx:  # what was accumulated means something else
+            return False
+        vars(restored).update(vars(given))
+        return True
+
+    metric.meta.__class__ = type(kind.__name__, (kind,), {"__eq__": is_same})
 
 
 def metrics_in(children: Children) -> Iterator[tuple[str, Metric]]:

@@ -4,12 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from torch.utils.data import DataLoader
 
 
-class InOrder(DataLoader[Any]):
+class InOrder(DataLoader[object]):
     """Mixed into the class of a tracked loader: its workers' batches are returned in the sampler's order."""
 
     @property
@@ -22,7 +21,7 @@ class InOrder(DataLoader[Any]):
         vars(self)["in_order"] = value
 
 
-def report_order(loader: DataLoader[Any], report: Callable[[str], None]) -> None:
+def report_order(loader: DataLoader[object], report: Callable[[str], None]) -> None:
     """Report that a loader's batches will be in order though the script has not asked for it."""
     if loader.num_workers and not getattr(loader, "in_order", True):
         report(

@@ -6,10 +6,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from lightning_sagemaker.checkpoint.random_state import random_state, restore_random_state
+from lightning_sagemaker.checkpoint.random_state import RandomState, random_state, restore_random_state
 from lightning_sagemaker.data.drawn_once import drawn_once
 from lightning_sagemaker.data.in_order import InOrder
 from lightning_sagemaker.data.position import WATCH, Position, Watch, has_state
+from lightning_sagemaker.data.run_late import begin_after_last, end_after_last, length_of, runs_late
 
 _END = object()
 
@@ -18,9 +19,21 @@ class Replaying(InOrder):
     """Mixed into the class of a loader with a custom iteration."""
 
     _kind: Any
+    _seeds: RandomState | None = None
 
     def __iter__(self) -> Any:
         return _begin(getattr(self, WATCH), super().__iter__)
+
+    def _get_iterator(self) -> Any:
+        """A generator creates its iterator, which draws a seed for the workers, with the first batch only."""
+        seeds, self._seeds = self._seeds, None
+        if seeds is None:
+            return super()._get_iterator()
+        outer = random_state()
+        restore_random_state(seeds)
+        iterator = super()._get_iterator()
+        restore_random_state(outer)
+        return iterator
 
 
 class TrackedIterable:
@@ -56,6 +69,10 @@ def _begin(watched: Watch, begin: Callable[[], Iterator[Any]]) -> Iterator[Any]:
         watched.end_birth()
     if wanted is not None and has_state(watched.loader):
         watched.skip(wanted)
+        if runs_late(batches) and isinstance(watched.loader, Replaying):
+            watched.loader._seeds = wanted["birth"]["random"]
+        if wanted.get("last", False):
+            begin_after_last(watched, batches, wanted)
     elif wanted is not None:
         _read_again(watched, batches, wanted)
     return _counted(watched, batches, wanted)
@@ -72,7 +89,8 @@ def _read_again(watched: Watch, batches: Iterator[Any], wanted: Position) -> Non
 
 def _counted(watched: Watch, batches: Iterator[Any], wanted: Position | None) -> Iterator[Any]:
     loader = watched.loader
-    prefetches = has_state(loader) and not _has_length(loader)  # of such a loader Lightning fetches a batch ahead
+    number, length = 0 if wanted is None else wanted["yielded"], length_of(loader)
+    prefetches = has_state(loader) and length is None  # of such a loader Lightning fetches a batch ahead
     draws = not getattr(loader, "num_workers", 0)
     if wanted is None:
         watched.begin_order(None)
@@ -84,12 +102,7 @@ def _counted(watched: Watch, batches: Iterator[Any], wanted: Position | None) ->
         if batch is _END:
             watched.end()
             return
+        number += 1
+        if wanted is not None and has_state(loader):
+            end_after_last(batches, number, length)
         yield watched.give(batch, before, own)
-
-
-def _has_length(loader: object) -> bool:
-    try:
-        len(loader)  # type: ignore[arg-type]
-    except (TypeError, NotImplementedError):
-        return False
-    return True

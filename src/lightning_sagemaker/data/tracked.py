@@ -22,7 +22,7 @@ from lightning_sagemaker.data.carried import carrying
 from lightning_sagemaker.data.changing import ChangingIterator, begin_epoch
 from lightning_sagemaker.data.grouped import InGroups, is_grouped
 from lightning_sagemaker.data.in_order import InOrder, report_order
-from lightning_sagemaker.data.position import WATCH, Position, Watch, has_state
+from lightning_sagemaker.data.position import WATCH, Position, Watch
 from lightning_sagemaker.data.replayed import Replaying, TrackedIterable
 
 require(DataLoader, "_get_iterator", "_index_sampler")
@@ -61,20 +61,6 @@ def release(loader: Any) -> None:
             loader._iterator = None
         loader.__class__ = loader._kind
         delattr(loader, WATCH)
-
-
-def pass_end(watched: Watch, position: Position) -> None:
-    """Move a loader to an epoch's end, where a checkpoint was saved; the next iteration is of the next epoch."""
-    outer = random_state()
-    if position["own"] is not None and has_state(watched.loader):
-        watched.loader.load_state_dict(position["own"])
-        if not position.get("ended", True):  # Lightning stops before the end of a loader whose length it knows
-            getattr(watched.loader, "_kind", type(watched.loader)).__iter__(watched.loader)
-    elif watched.is_persistent:
-        catch_up(watched, position)
-    watched.capture.put_objects(position["now"])
-    restore_random_state(outer)
-    watched.pass_end(position)
 
 
 def catch_up(watched: Watch, position: Position) -> None:
