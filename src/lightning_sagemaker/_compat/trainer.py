@@ -25,6 +25,11 @@ def callbacks_of(trainer: Trainer) -> list[Callback]:
     return found
 
 
+def is_dry(trainer: Trainer) -> bool:
+    """Whether a few batches only try the code (``fast_dev_run``): Lightning saves and logs nothing then."""
+    return bool(trainer.fast_dev_run)  # type: ignore[attr-defined]
+
+
 def datamodule_of(trainer: Trainer) -> LightningDataModule | None:
     """The data module of the current or last run."""
     found: LightningDataModule | None = trainer.datamodule  # type: ignore[attr-defined]
