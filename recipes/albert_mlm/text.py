@@ -110,7 +110,14 @@ class TextSource:
                 f"data.text={self.dataset!r} is not a local file, so it names a Hugging Face dataset, but the package"
                 " `datasets` is not installed. HINT: pip install datasets, or give the path of a text file."
             ) from error
-        rows = load_dataset(self.dataset, self.dataset_config, split=self.dataset_split)
+        try:
+            rows = load_dataset(self.dataset, self.dataset_config, split=self.dataset_split)
+        except Exception as error:  # whatever the hub's client raises
+            raise TextSourceError(
+                f"data.text={self.dataset!r} is not a local file, and no Hugging Face dataset could be loaded"
+                f" ({str(error).strip().splitlines()[0]}). HINT: check the path, or the name, configuration and split of the"
+                " dataset, and the network."
+            ) from error
         if self.text_column not in rows.column_names:
             raise TextSourceError(
                 f"data.text_column={self.text_column!r} is not a column of {self.dataset!r}."

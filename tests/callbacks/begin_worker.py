@@ -39,7 +39,7 @@ def main(folder, ranks, is_ours, stop):
     def write(*place, **facts):
         lines.write(json.dumps({"place": place, **facts}) + "\n")
         if stop == [*place] and place[1] == "end":
-            loop._stops = True  # as after the signal of another rank, of which the last exchange has told
+            loop._votes.stops = True  # as after the signal of another rank, of which the last exchange has told
         elif stop == [*place] and fabric.global_rank == ranks - 1:
             os.kill(os.getpid(), signal.SIGTERM)
 

@@ -199,6 +199,41 @@ def test_a_loader_that_fabric_has_set_up_has_its_own_state(tmp_path):
     assert inner_loader(loader).begun == 5
 
 
+class Continues(SaysItself):
+    """A loader that can go on once: torchdata's raises if a state is loaded while another one is to be."""
+
+    def __iter__(self):
+        for number in range(self.begun + 1, 5):
+            self.begun = number
+            yield number
+        self.begun = 0
+
+    def load_state_dict(self, state):
+        assert self.begun == 0, "it has been loaded"
+        super().load_state_dict(state)
+
+
+def test_a_loader_in_the_state_that_the_loop_iterates_over_goes_on_once(tmp_path):
+    seen = []
+
+    def run(stop):
+        new_process()
+        fabric = Fabric(accelerator="cpu", devices=1)
+        loader = fabric.setup_dataloaders(Continues([1, 2, 3, 4]), use_distributed_sampler=False)
+        loop = loop_of(tmp_path, {"loader": loader})
+        for _ in loop.epochs(2):
+            for number in loop.batches(loader):
+                seen.append(number)
+                if len(seen) == stop:
+                    os.kill(os.getpid(), signal.SIGTERM)
+
+    for stop in (2, 6):
+        with pytest.raises(SystemExit):
+            run(stop)
+    run(None)
+    assert seen == [1, 2, 3, 4, 1, 2, 3, 4]
+
+
 def test_a_module_that_a_strategy_has_not_loaded_is(tmp_path):
     """FSDP's strategy returns the states of what is not sharded."""
     average = torch.nn.Linear(1, 1)

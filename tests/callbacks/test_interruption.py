@@ -15,7 +15,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.plugins.environments import SLURMEnvironment
 from torch.utils.data import DataLoader
 
-from lightning_sagemaker import SpotInterruption
+from lightning_sagemaker import AutoResume, SpotInterruption
 from lightning_sagemaker.callbacks.interruption import Interrupted
 from tests.conftest import fork_ranks, run_bounded
 
@@ -141,3 +141,23 @@ def test_ctrl_c_at_the_end_of_a_fit_is_not_lost(tmp_path):
 def test_ranks_may_have_other_numbers_of_batches_of_each_of_several_loaders():
     """Between two loaders Lightning reduces what was logged, so none may wait there for a signal's exchange."""
     fork_ranks(Path(__file__).parent / "uneven_worker.py", processes=2)
+
+
+def test_a_fast_dev_run_neither_resumes_nor_saves(tmp_path):
+    """As under Lightning, whose ModelCheckpoint is off: it would continue the real run, and leave its own checkpoint."""
+    options = {"accelerator": "cpu", "logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+    data = DataLoader(torch.ones(64, 4))
+
+    def trainer(*callbacks, **more):
+        return Trainer(callbacks=[AutoResume(tmp_path), SpotInterruption(tmp_path), *callbacks], **options, **more)
+
+    with pytest.raises(Interrupted):
+        trainer(SignalAt(5), max_steps=20).fit(Model(), data)
+    (written,) = tmp_path.iterdir()
+    content, dry = written.read_bytes(), trainer(fast_dev_run=3)
+    dry.fit(Model(), data)
+    assert dry.global_step == 3
+    with pytest.raises(Interrupted):
+        trainer(SignalAt(1), fast_dev_run=3).fit(Model(), data)
+    assert [*tmp_path.iterdir()] == [written]
+    assert written.read_bytes() == content

@@ -258,3 +258,15 @@ def test_marks_of_an_encoding_between_articles_are_no_text_and_nul_is_refused(tm
     path.write_text("An article.\n" * 1000 + "\0\0\n")
     with pytest.raises(TextSourceError, match=r"NUL characters, so it is not text\. HINT"):
         documents(path)
+
+
+def test_a_path_that_is_misspelt_is_one_sentence(monkeypatch):
+    """It is then the name of a dataset, which the hub does not have, or cannot be asked for."""
+    datasets = pytest.importorskip("datasets")
+
+    def refused(*_, **__):
+        raise ConnectionError("Couldn't reach 'artciles' on the Hub\nand more")
+
+    monkeypatch.setattr(datasets, "load_dataset", refused)
+    with pytest.raises(TextSourceError, match=r"'artciles' is not a local file, and no .*on the Hub\). HINT: check"):
+        find_text("artciles", {}).documents()

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, TypeVar, cast
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
 from lightning_sagemaker._compat.guard import require
 
@@ -56,13 +56,57 @@ _set_up: list[weakref.ref[object]] = []
 def list_loaders(kind: type) -> None:
     """Have the class of Fabric's wrappers of loaders list its objects, in the order in which a script sets them up."""
     original: Callable[..., None] = vars(kind)["__init__"]
+    iterate: Callable[[object], Iterator[object]] = vars(kind)["__iter__"]
 
     @functools.wraps(original)
     def listed(self: object, *args: object, **kwargs: object) -> None:
         original(self, *args, **kwargs)
         _set_up.append(weakref.ref(self))
 
+    @functools.wraps(iterate)
+    def observed(self: object) -> Iterator[object]:
+        return _observed(self, iterate(self), None if _observer is None else _observer.makes(self))
+
     type.__setattr__(kind, "__init__", listed)
+    type.__setattr__(kind, "__iter__", observed)
+
+
+class Observer(Protocol):
+    """Is told of iterations of the loaders that Fabric has set up."""
+
+    def makes(self, loader: object) -> object:
+        """An iterator is made; the result is passed to :meth:`begins`."""
+
+    def begins(self, loader: object, made: object) -> Callable[[], None]:
+        """The first batch is requested of an iterator; ``made`` is None if it was made before this observer was set.
+
+        Returns:
+            Called when the iterator is exhausted, or no longer used.
+
+        """
+
+
+_observer: Observer | None = None
+
+
+def observe(observer: Observer | None) -> None:
+    """Set who is told of iterations; None for nobody."""
+    global _observer
+    _observer = observer
+
+
+def _observed(loader: object, batches: Iterator[object], made: object) -> Iterator[object]:
+    end = None if _observer is None else _observer.begins(loader, made)
+    try:
+        yield from batches
+    finally:
+        if end is not None:
+            end()
+
+
+def listed_loaders() -> list[object]:
+    """The loaders in the order in which the script has set them up; None for those that are gone."""
+    return [one() for one in _set_up]
 
 
 def is_listed(loader: object) -> bool:

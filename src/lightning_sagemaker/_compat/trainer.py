@@ -41,6 +41,11 @@ def ensure_callback(trainer: Trainer, default: C) -> C:
     return default if found is None else found
 
 
+def is_dry(trainer: Trainer) -> bool:
+    """Whether a few batches only try the code (``fast_dev_run``): Lightning saves and logs nothing then."""
+    return bool(trainer.fast_dev_run)  # type: ignore[attr-defined]
+
+
 def datamodule_of(trainer: Trainer) -> LightningDataModule | None:
     """The data module of the current or last run."""
     found: LightningDataModule | None = trainer.datamodule  # type: ignore[attr-defined]

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, cast
 
 from lightning_sagemaker._compat.fabric import inner_loader
 from lightning_sagemaker._lightning import rank_zero_warn
-from lightning_sagemaker.callbacks.fabric_values import is_small
+from lightning_sagemaker.callbacks.fabric_values import is_loader, is_small
 from lightning_sagemaker.checkpoint.generators import is_generator
 from lightning_sagemaker.checkpoint.loop_values import as_data, from_data
 from lightning_sagemaker.checkpoint.stateful import Stateful
 from lightning_sagemaker.checkpoint.stored_values import NotStored
+from lightning_sagemaker.data.position import is_watched
 
 if TYPE_CHECKING:
     import torch
@@ -72,13 +73,16 @@ class LoopData:
         return as_data(value) if self._weights_only or is_generator(value) else (value, False)
 
     def content(self) -> tuple[StateDict, list[str]]:
-        """The content to save for each object, and the names of converted ones.
+        """The content to save for each object, and the names of converted ones; None for a loader whose position is kept.
 
         An object that the loop has only now added is saved unchanged, so that no work is lost if the file is trusted.
         """
         found: StateDict = {}
         others = []
         for name, value in self._objects():
+            if is_watched(value):
+                found[name] = None
+                continue
             try:
                 found[name], is_other = self._entry(value)
             except (NotStored, _NoState) as error:
@@ -93,7 +97,7 @@ class LoopData:
         others = []
         for name, value in self._objects():
             with contextlib.suppress(NotStored, _NoState):
-                if is_small(value):
+                if is_small(value) and not is_loader(value):
                     found[name], is_other = copy.deepcopy(self._entry(value))
                     others += [name] if is_other else []
         return found, others
@@ -117,7 +121,7 @@ class LoopData:
 
         """
         for name, own in self._objects():
-            if name not in content:
+            if name not in content or (content[name] is None and is_loader(own)):
                 continue
             value, is_stateful = content[name], isinstance(own, Stateful)
             if name in others:

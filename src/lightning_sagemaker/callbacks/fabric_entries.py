@@ -20,7 +20,7 @@ class LoopRankEntry(TypedDict):
     """State of one rank: random states, loader position, buffers that differ from rank zero's, metrics, generators.
 
     ``passed`` has the loaders' positions at the ends of the epoch's earlier loops over batches, ``begin`` the random states
-    and generators of its beginning.
+    and generators of its beginning, ``carried`` the loaders of which the loop's body takes batches itself.
     """
 
     random: RandomState
@@ -30,6 +30,14 @@ class LoopRankEntry(TypedDict):
     generators: StateDict
     passed: list[Position | None]
     begin: BeginRankEntry | None
+    carried: dict[int, CarriedEntry]
+
+
+class CarriedEntry(TypedDict):
+    """Iterations of a loader, the current one included, and the position in it."""
+
+    calls: int
+    position: Position
 
 
 class BeginRankEntry(TypedDict):

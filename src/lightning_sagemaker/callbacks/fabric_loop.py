@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from lightning_sagemaker._compat.fabric import inner_loader, list_loaders
 from lightning_sagemaker._lightning import FabricDataLoader, rank_zero_info, rank_zero_warn
+from lightning_sagemaker.callbacks.fabric_carried import CarriedLoaders
 from lightning_sagemaker.callbacks.fabric_state import FabricState
 from lightning_sagemaker.callbacks.interruption import Interrupted
 from lightning_sagemaker.callbacks.signals import StopSignals
@@ -100,6 +101,7 @@ class InterruptibleLoop:
     ) -> None:
         self.epoch = self.batch = self.step = 0
         self._state = FabricState(fabric, dirpath, state, keep, weights_only)
+        self._carried = CarriedLoaders(self._place)
         self._interval = math.inf if save_every is None else save_every.total_seconds()
         self._exit_code, self._is_first = exit_code, fabric.is_global_zero
         self._signals = StopSignals(signals, grace, exit_code)
@@ -108,6 +110,9 @@ class InterruptibleLoop:
         self._within = self._has_said = False
         self._saved_at = 0.0
         self._passing: Callable[[], Generator[object, None, None] | None] = lambda: None
+
+    def _place(self) -> int | None:
+        return self.step if self._within else None
 
     @property
     def discarded(self) -> bool:
@@ -128,6 +133,7 @@ class InterruptibleLoop:
         self._signals.install()
         try:
             self.epoch, self.batch, self.step = self._state.load()
+            self._carried.start(self._state.carried)
             self._saved_at = time.monotonic()
             self._votes.training.start(self.step)
             for number in itertools.count(self.epoch) if count is None else range(self.epoch, count):
@@ -141,11 +147,11 @@ class InterruptibleLoop:
                 if self._votes.stops:
                     self.epoch += 1
                     self._stop()
-                self._votes.training.schedule(
-                    self.step, 1, waits=True
-                )  # soon, as ranks may have been elsewhere for long
+                # Soon, as ranks may have been elsewhere for long.
+                self._votes.training.schedule(self.step, 1, waits=True)
             self._state.complete()
         finally:
+            self._carried.end()
             self._release()
 
     def batches(self, loader: Iterable[T], every: int = 1) -> Generator[T, None, None]:
@@ -264,7 +270,7 @@ class InterruptibleLoop:
             self._votes.saves = True
             return None
         with self._state.as_at_last_batch():
-            path = self._state.save(self.epoch, self.batch, self.step, self._watch)
+            path = self._state.save(self.epoch, self.batch, self.step, self._watch, self._carried.entry())
         self._votes.saves, self._saved_at = False, time.monotonic()
         return path
 

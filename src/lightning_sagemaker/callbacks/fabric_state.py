@@ -45,7 +45,7 @@ from lightning_sagemaker.data.position import Watch
 
 if TYPE_CHECKING:
     from lightning_sagemaker._types import Fabric, StateDict
-    from lightning_sagemaker.callbacks.fabric_entries import LoopEntry, LoopRankEntry, WrittenEntry
+    from lightning_sagemaker.callbacks.fabric_entries import CarriedEntry, LoopEntry, LoopRankEntry, WrittenEntry
     from lightning_sagemaker.callbacks.fabric_values import Values
     from lightning_sagemaker.data.position import Position
 
@@ -75,6 +75,8 @@ class FabricState:
         self._folder = LoopFolder(fabric, folder, keep, weights_only)
         self._data = LoopData(state, weights_only)
         self._begin = EpochBegin(state, self._data)
+        self.carried: dict[int, CarriedEntry] = {}
+        """Of this rank in the loaded checkpoint: the loaders of which the loop's body takes batches."""
         self.loaded: WrittenEntry | None = None
         """The position in the checkpoint, until the first epoch has begun."""
         self._path: Path | None = None
@@ -223,7 +225,7 @@ class FabricState:
 
     # Checkpoints
 
-    def save(self, epoch: int, batch: int, step: int, watched: Watch | None) -> Path:
+    def save(self, epoch: int, batch: int, step: int, watched: Watch | None, carried: dict[int, CarriedEntry]) -> Path:
         """Write a checkpoint and remove older ones, if there has been a batch since the loaded one. Collective."""
         if self._path is not None and is_within(self.loaded):
             return self._path
@@ -240,6 +242,7 @@ class FabricState:
             "generators": loop_generators(self._state),
             "passed": [one["position"] for one in passed],
             "begin": self._begin.own,
+            "carried": carried,
         }
         entry: LoopEntry = {
             "epoch": epoch,
@@ -310,3 +313,4 @@ class FabricState:
                 restore_reducer(wrapped_module(value), kept)
             restore_buffers(buffers_in(self._state), ranks[rank]["buffers"])
             restore_random_state(ranks[rank]["random"])
+            self.carried = ranks[rank].get("carried", {})

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypedDict, cast
 
 from torch import nn
+from torch.utils.data import DataLoader
 
 from lightning_sagemaker._compat.fabric import inner_loader, original_module, wrapped_module
 from lightning_sagemaker._compat.param_groups import group_options, set_group_options
@@ -57,7 +58,7 @@ def values_of(state: StateDict, modules: bool) -> Values:
     """
     return {
         "random": random_state(),
-        "values": {name: _state_of(inner_loader(value)) for name, value in state.items() if is_small(value)},
+        "values": {name: _state_of(value) for name, value in state.items() if is_small(value) and not is_loader(value)},
         "groups": group_settings(state),
         "metrics": entries_of(loop_metrics(state)) if modules else {},
         "flags": loop_flags(state) if modules else {},
@@ -68,7 +69,7 @@ def put_values(state: StateDict, values: Values) -> None:
     """Restore the result of :func:`values_of`."""
     restore_random_state(values["random"])
     for name, value in values["values"].items():
-        owner = inner_loader(state[name])
+        owner = state[name]
         if is_generator(owner):
             restore_generator(owner, value)
         elif isinstance(owner, Stateful):
@@ -149,6 +150,11 @@ def restore_loop_generators(state: StateDict, ranks: list[StateDict], rank: int)
 def is_small(value: object) -> bool:
     """Whether a value is neither a module nor an optimizer, which do not change after an epoch's last batch."""
     return not isinstance(value, nn.Module) and not hasattr(value, "param_groups")
+
+
+def is_loader(value: object) -> bool:
+    """Whether a value is a ``DataLoader``: the loop itself keeps the position of one that it iterates over."""
+    return isinstance(inner_loader(value), DataLoader)
 
 
 def _modules(state: StateDict) -> dict[str, nn.Module]:

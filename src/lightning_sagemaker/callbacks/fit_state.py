@@ -300,7 +300,7 @@ class FitState:
             self._gradients.put_mean([one.get("gradients", {}) for one in loaded["ranks"]], loaded.get("gradients", {}))
         if phase is Phase.MID_BATCH:
             rank_zero_info(
-                "The checkpoint was saved within a batch: this is trained on again, with other random draws."
+                "The checkpoint was saved within a batch, which is trained on again, with other random draws."
             )
         if phase in (Phase.STEP, Phase.MID_BATCH) and not has_accumulated(trainer, phase):
             self._hold(phase)  # in case a checkpoint is saved before the end of the next step

@@ -109,13 +109,14 @@ class FabricHeld:
 
     # Checkpoints
 
-    def write(self, position: Position, loader: object, world_size: int) -> Path:
+    def write(self, position: Position, loader: object, world_size: int, is_left: bool) -> Path:
         """Write a checkpoint, for a job of the same number of ranks to resume from. Collective.
 
         Args:
             position: The current position.
             loader: The training loader; None before the first epoch.
             world_size: Number of shards of the job.
+            is_left: Whether the epoch's loop over batches has been left.
 
         """
         epoch, batch, step = position
@@ -129,8 +130,8 @@ class FabricHeld:
             "samples": None if size is None else batch * size * world_size,
             "modules": [{"buckets": None, "sends": None} for _ in self._objects],
             "ranks": [],  # their positions follow from that of the loop
-            "passed": [],
-            "left": False,
+            "passed": [(epoch, batch)] if is_left else [],
+            "left": is_left,
             "loaders": [],
             "begin": None,
         }
@@ -138,29 +139,35 @@ class FabricHeld:
         with self._state.as_at_last_batch(held):
             return self._state.write(step, entry)
 
-    def check_loaded(self, loader: object, world_size: int) -> None:
+    def check_loaded(self, loader: object, world_size: int) -> int | None:
         """Raise if a checkpoint's position refers to other shards or batches.
 
         Args:
             loader: The training loader.
             world_size: Number of shards of the job.
 
+        Returns:
+            Number of batches after which the epoch's loop was left, as the checkpoint says; None if it goes on.
+
         Raises:
-            CheckpointError: If it was saved within an epoch with other ranks or batches, or after one of its loops.
+            CheckpointError: If it was saved within an epoch with other ranks or batches, or in one that has several loops.
 
         """
         loaded, self._state.loaded = self._state.loaded, None
         size = batch_size_of(inner_loader(loader))
-        if loaded is not None and loaded.get("passed"):
+        if loaded is not None and (passed := loaded.get("passed")):
+            if loaded["left"] and len(passed) == 1:
+                return passed[0][1]
             raise CheckpointError(
-                "The checkpoint was saved after a loop over batches was left, or in a second one of an epoch, which is not"
-                " resumed where ranks recover in the job. HINT: set recovery='restart'."
+                "The checkpoint was saved in an epoch with several loops over batches, which is not resumed where ranks"
+                " recover in the job. HINT: set recovery='restart'."
             )
         if loaded is None or not loaded["batch"]:
-            return
+            return None
         if loaded["batch_size"] != size or loaded["samples"] != loaded["batch"] * (size or 0) * world_size:
             raise CheckpointError(
                 f"The checkpoint was saved after {loaded['samples']} samples of an epoch in {loaded['batch']} batches of"
                 f" {loaded['batch_size']}; here are {world_size} ranks with batches of {size}, which recover in the job."
                 " HINT: start as many ranks with the same batches, or set recovery='restart'."
             )
+        return None

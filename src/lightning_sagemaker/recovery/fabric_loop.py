@@ -79,7 +79,7 @@ class InJobLoop(InterruptibleLoop):
         self._seed = self._rank.seed
         self._loader: object = None
         self._iterators: dict[int, Iterator[object]] = {}
-        self._is_left = self._has_warned = False
+        self._is_left = self._has_warned = self._is_over = False
         self._looped = -1
 
     @property
@@ -106,7 +106,7 @@ class InJobLoop(InterruptibleLoop):
                 yield number
                 self._leave()
                 self.check_left()
-                self.batch = 0
+                self.batch, self._is_over = 0, False
                 if self._votes.stops:
                     self.epoch += 1
                     self._stop()
@@ -124,14 +124,26 @@ class InJobLoop(InterruptibleLoop):
             if self._looped == self.epoch:
                 raise CannotRecover("an epoch has a second loop over batches, which a replacement would not find")
         self._looped = self.epoch
-        self._held.check_loaded(loader, self._world)
+        over = self._held.check_loaded(loader, self._world)
+        self._is_over = over is not None
         data_shards.set_epoch(inner, self.epoch)
         set_iterations(loader, self.epoch + 1)
         self._loader, self.joins = loader, False
         self._iterators, count = {}, len(inner)
         self._held.take((self.epoch, self.batch, self.step), self._seed)
+        if over is not None:
+            self.batch = over
+            self._end_loop()
+            return
+        begin = self.batch
         while self.batch < count:
-            own = yield from self._passes(loader)
+            try:
+                own = yield from self._passes(loader)
+            except GeneratorExit:  # after a break
+                if not self._is_left:
+                    self._is_over = True
+                    self._end_loop()
+                raise
             if not own:
                 self.epoch, self.batch, self.step = self._held.go_back()
                 self.regroup()
@@ -146,12 +158,17 @@ class InJobLoop(InterruptibleLoop):
                     self._stop()
                 if self._votes.saves:
                     self.save()
-        if not self.steps.stepped and not self._has_warned:
+        if self.batch > begin and not self.steps.stepped and not self._has_warned:
             self._has_warned = True
             rank_zero_warn(
                 "The last batches of this epoch were not followed by optimizer.step: if a rank is lost in the next epoch's"
                 " first step, their gradients are dropped. HINT: step after the last batch too."
             )
+        seed_all(self._seed, self.epoch, self._world + 1)
+
+    def _end_loop(self) -> None:
+        """Keep the state in which the script has left an epoch's loop: what follows is repeated."""
+        self._held.take((self.epoch, self.batch, self.step), self._seed)
         seed_all(self._seed, self.epoch, self._world + 1)
 
     def _passes(self, loader: Iterable[T]) -> Generator[T, None, bool]:
@@ -237,7 +254,7 @@ class InJobLoop(InterruptibleLoop):
             self._votes.saves = True
             return None
         path = self.collectives.until_done(
-            lambda: self._held.write((self.epoch, self.batch, self.step), self._loader, self._world)
+            lambda: self._held.write((self.epoch, self.batch, self.step), self._loader, self._world, self._is_over)
         )
         self._votes.saves, self._saved_at = False, time.monotonic()
         return path
