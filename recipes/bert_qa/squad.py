@@ -147,8 +147,10 @@ def _nested(articles: Sequence[Any], path: Any, option: str) -> Iterator[Questio
     except DataError:
         raise
     except (KeyError, TypeError, AttributeError, ValueError) as error:
+        what = f"{error} is missing" if isinstance(error, KeyError) else str(error)
         raise DataError(
-            f"{path} is not in SQuAD's format ({error!r} is missing or wrong). HINT: see README.md."
+            f"{path} is not in SQuAD's format ({what}). HINT: articles have paragraphs, these a context and qas, and these"
+            " an id, a question and answers."
         ) from error
     if names:
         check_answers(names, option, str(path))

@@ -45,6 +45,16 @@ def check_lists(values: Sequence[Any]) -> None:
         _refuse_list(lists[0], "all have the same classes")
 
 
+def check_single(values: Sequence[Any], what: str) -> None:
+    """Refuse lists of other than one label, where each record has one class."""
+    for number, value in enumerate(values, start=1):
+        if isinstance(value, list) and len(value) != 1:
+            raise DataError(
+                f"{what} has {len(value)} labels in record {number}: {str(value)[:60]}, but data.problem=single_label takes"
+                " one. HINT: leave data.problem at auto, or give each record one label."
+            )
+
+
 def _refuse_list(value: list[Any], why: str) -> None:
     raise DataError(
         f"the label {str(value)[:60]} is no list of a text's classes: {why}."

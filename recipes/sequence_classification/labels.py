@@ -24,6 +24,7 @@ from lightning_sagemaker.recipes.sequence_classification.label_checks import (
     check_lists,
     check_placeholders,
     check_scores,
+    check_single,
     number_of,
 )
 
@@ -65,7 +66,8 @@ class LabelScheme:
         """The labels of a split: ``[samples]`` class numbers or scores, or ``[samples, classes]`` of 0 and 1.
 
         Raises:
-            DataError: If a label was not seen in training, or is not a number in regression.
+            DataError: If a label was not seen in training, is not a number in regression, or is not the only one of its
+                record although the problem is :data:`SINGLE`.
 
         """
         if self.problem == REGRESSION:
@@ -80,6 +82,7 @@ class LabelScheme:
                 " give training samples of each."
             )
         if self.problem == SINGLE:
+            check_single(values, what)
             return np.fromiter((number[names_of(value)[0]] for value in values), np.float32, len(values))
         encoded = np.zeros((len(values), len(self.names)), dtype=np.float32)
         for row, value in zip(encoded, values, strict=True):

@@ -86,6 +86,11 @@ def test_every_kind_of_file_gives_its_articles(tmp_path, monkeypatch, whole):
         assert documents(path) == ARTICLES, f"{name}, read again"
 
 
+def test_columns_in_json_are_a_table(tmp_path):
+    pandas.DataFrame({"id": range(len(ARTICLES)), "text": ARTICLES}).to_json(tmp_path / "table.json")
+    assert documents(tmp_path / "table.json") == ARTICLES
+
+
 def test_records_are_those_that_datasets_reads(tmp_path):
     from datasets import load_dataset
 

@@ -177,6 +177,16 @@ def test_a_number_for_each_class_and_votes_are_no_lists_of_classes(lists, why):
         find_scheme(clean(lists, None, {}), "auto")
 
 
+def test_one_class_is_not_the_first_of_several():
+    scheme = find_scheme([["a"], ["b"], "a"], SINGLE)
+    assert scheme.encode([["b"], "a"], "the train data").tolist() == [1, 0]
+    for label in (["a", "b"], []):
+        with pytest.raises(
+            DataError, match=rf"has {len(label)} labels in record 2: .* takes one\. HINT: leave data\.prob"
+        ):
+            scheme.encode([["b"], label], "the train data")
+
+
 def test_labels_that_a_map_makes_equal_count_once():
     assert clean([["a", "b"], ["b"]], None, {"b": "a"}) == [["a"], ["a"]]
     assert clean(["a|b|a", "b"], "|", {}) == [["a", "b"], ["b"]]

@@ -104,6 +104,16 @@ def test_a_question_without_text_is_refused(tmp_path, key, text):
         read(tmp_path, [{**content, **({key: text} if key == "context" else {})}])
 
 
+def test_what_an_article_lacks_is_named(tmp_path):
+    for content, what in (
+        ([{"header": {"split": "train"}}, PARAGRAPH], "'paragraphs' is missing"),
+        ([{"context": CONTEXT, "qas": [{"query_id": "c", "question": "?", "answers": []}]}], "'id' is missing"),
+        ([{"text": CONTEXT, "qas": QAS}], "'context' is missing"),
+    ):
+        with pytest.raises(DataError, match=rf"is not in SQuAD's format \({what}\)\. HINT: articles have paragraphs"):
+            read(tmp_path, content)
+
+
 def test_an_answer_may_be_an_object(tmp_path):
     record = {"id": "c", "question": "?", "context": CONTEXT}
     text, start = TEXTS["c"]

@@ -16,6 +16,7 @@ import pandas
 import pyarrow
 import pytest
 
+from lightning_sagemaker.recipes._common.data import table_streams
 from lightning_sagemaker.recipes._common.data.delimited import DELIMITERS
 from lightning_sagemaker.recipes._common.data.encodings import UnknownEncodingError, decode
 from lightning_sagemaker.recipes._common.data.table_streams import TableForm
@@ -270,13 +271,19 @@ def test_json_in_all_its_forms(tmp_path, content, encoding):
 
 
 @pytest.mark.parametrize("orient", ["columns", "index", "split", "records", "table", "list"])
-def test_json_as_pandas_writes_it(tmp_path, orient):
+def test_json_as_pandas_writes_it(tmp_path, monkeypatch, orient):
     table = pandas.DataFrame([{**row, "n": None} for row in ROWS], index=[3, 7])
     text = json.dumps(table.to_dict("list")) if orient == "list" else table.to_json(orient=orient)
     (tmp_path / "table.json").write_text(text)
     index = [{"index": 3}, {"index": 7}] if orient == "table" else [{}, {}]
     expected = [{**number, **row, "n": None} for number, row in zip(index, ROWS, strict=True)]
     assert read_files([tmp_path / "table.json"]) == expected
+    if orient in ("columns", "index", "list"):
+        monkeypatch.setattr(table_streams, "_WHOLE", 0)
+        with pytest.raises(
+            DataError, match=r"it is large, and an object of .*; it is not a list of records\. HINT: give"
+        ):
+            read_files([tmp_path / "table.json"])
     (tmp_path / "table.json").write_text('{"text": ["a", "b"], "label": "x"}')
     assert read_files([tmp_path / "table.json"]) == [{"text": ["a", "b"], "label": "x"}]
 

@@ -40,4 +40,6 @@ def _names_of(feature: Any) -> Names:
 def _named(value: Any, names: Names) -> Any:
     if isinstance(value, list):
         return [_named(part, names) for part in value]
+    if not isinstance(value, int):
+        return value
     return None if value == _NO_LABEL else names.get(value, value)

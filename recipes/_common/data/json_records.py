@@ -52,6 +52,11 @@ def stream_json_lines(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
             yield record
 
 
+def holds_records(content: dict[str, Any]) -> bool:
+    """Whether an object may be one of columns or of records: several values, which are lists or objects."""
+    return len(content) > 1 and all(isinstance(value, dict | list) for value in content.values())
+
+
 class _Values:
     """Reads JSON values from a stream.
 
@@ -123,6 +128,8 @@ class _Values:
             else:
                 others[name] = self.value()
         self.take("}")
+        if not is_found and holds_records(others):
+            raise ValueError(f"it is large, and an object of {', '.join(map(repr, list(others)[:3]))}; {NO_RECORDS}")
         if not is_found:
             yield others
 

@@ -19,7 +19,7 @@ from typing import IO, Any
 from lightning_sagemaker.recipes._common.data.class_names import named_classes
 from lightning_sagemaker.recipes._common.data.delimited import check_names, lines_of, read_rows
 from lightning_sagemaker.recipes._common.data.encodings import decode, find_encoding
-from lightning_sagemaker.recipes._common.data.json_records import stream_json, stream_json_lines
+from lightning_sagemaker.recipes._common.data.json_records import holds_records, stream_json, stream_json_lines
 from lightning_sagemaker.recipes._common.data.workbooks import parse_json, read_excel
 
 Record = dict[str, Any]
@@ -165,12 +165,12 @@ def _large_text(name: str, stream: io.BufferedReader, form: TableForm) -> tuple[
 
 
 def is_json_lines(begin: str) -> bool:
-    """Whether the first line is an object by itself."""
+    """Whether the first line is a record, rather than an object of records or of columns."""
     try:
         first = json.loads(begin.lstrip().split("\n", 1)[0])
     except ValueError:
         return False
-    return isinstance(first, dict) and not isinstance(first.get("data"), list)
+    return isinstance(first, dict) and not isinstance(first.get("data"), list) and not holds_records(first)
 
 
 def _excel(data: bytes) -> Iterator[Record]:
