@@ -81,7 +81,5 @@ def test_dropped_blocks_are_refused_with_a_hint():
     model = Encoder()
     blocks, traced, partition = find_cut(model, lambda part: model(*part), (TOKENS, LENGTHS), 2, 0.8)
     stages = Stages(model, blocks, traced, partition, (0,), torch.device("cpu"))
-    with pytest.raises(
-        PipelineError, match=r"1 was called where layers\.layers\.0 was expected.* HINT: .*layerdrop"
-    ):
+    with pytest.raises(PipelineError, match=r"1 was called where layers\.layers\.0 was expected.* HINT: .*layerdrop"):
         stages.run(0, lambda: model.layers.layers[1](model.embed(TOKENS)), None)
