@@ -11,6 +11,7 @@ import os
 import pathlib
 import pickle
 import re
+import typing
 
 import numpy as np
 import pytest
@@ -70,6 +71,7 @@ VALUES = {
     "span": slice(1, 3),
     "set": frozenset({1, 2}),
     "scalar": np.float64(0.5),
+    "types": Options(kind=dict, of=typing.Tuple[str, ...], may=typing.Optional[float], none=type(None)),  # noqa: UP006, UP045
 }
 
 
@@ -151,6 +153,8 @@ ATTACKS = {
     "a partial": lambda path: Runs(functools.reduce, os.path.join, [str(path)]),
     "another file": lambda path: Runs(torch.load, str(path)),
     "a pickle": lambda path: Runs(pickle.loads, b"cos\nsystem\n."),
+    "an item": lambda path: Runs(operator.getitem, Options(rate=0.1), "rate"),
+    "a class": lambda path: Runs(type, "Made", (Encoder,), {}),
 }
 
 

@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
 from lightning_sagemaker.parallel.chain import find_cut
+from lightning_sagemaker.parallel.degrees import PipelineError
 from lightning_sagemaker.parallel.stage import Stages
 
 TOKENS, LENGTHS = torch.randint(0, 9, (4, 6), generator=torch.Generator().manual_seed(0)), torch.tensor([6, 2, 5, 3])
@@ -73,3 +74,12 @@ def test_an_evaluation(model):
     with torch.no_grad():
         torch.testing.assert_close(by_stages(network), network(TOKENS, LENGTHS))
     assert torch.backends.mha.get_fastpath_enabled()
+
+
+def test_dropped_blocks_are_refused_with_a_hint():
+    torch.manual_seed(0)
+    model = Encoder()
+    blocks, traced, partition = find_cut(model, lambda part: model(*part), (TOKENS, LENGTHS), 2, 0.8)
+    stages = Stages(model, blocks, traced, partition, (0,), torch.device("cpu"))
+    with pytest.raises(PipelineError, match=r"1 was called where layers\.layers\.0 was expected.* HINT: .*layerdrop"):
+        stages.run(0, lambda: model.layers.layers[1](model.embed(TOKENS)), None)

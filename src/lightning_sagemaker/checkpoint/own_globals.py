@@ -12,6 +12,7 @@ import _compat_pickle
 import contextlib
 import functools
 import io
+import operator
 import os
 import pickle
 import pickletools
@@ -38,7 +39,9 @@ _RUNS_CODE = frozenset(
     """.split()  # noqa: SIM905
 )
 """Modules whose functions may call or access their arguments, and their C modules, such as ``_functools``."""
-_DATA = ("bytearray", "complex", "frozenset", "object", "range", "set", "slice")
+_DATA = """
+    Ellipsis NotImplemented bool bytearray bytes complex dict float frozenset int list object range set slice str tuple
+    """.split()  # noqa: SIM905
 _HOLDS_DATA = frozenset([*(f"builtins.{name}" for name in _DATA), "functools.partial", "types.SimpleNamespace"])
 """Exceptions in these modules: unpickling a ``partial`` does not call it."""
 _READ = 16 * 2**20
@@ -102,7 +105,7 @@ def may_hold(values: Callable[[], Iterable[object]]) -> Iterator[None]:
 
 def _pickle_of(names: Mapping[str, object]) -> types.ModuleType:
     """A ``pickle`` module for ``torch.load`` that allows only these names and torch's own."""
-    allowed = {**safe_names(), **names, "builtins.getattr": _member}
+    allowed = {**safe_names(), **names, **_INSTEAD}
 
     class Unpickler(pickle.Unpickler):
         def find_class(self, module: str, name: str) -> object:
@@ -128,6 +131,27 @@ def _member(kind: object, name: str) -> object:
     raise pickle.UnpicklingError(
         f"weights_only: getattr of {type(kind).__name__} is among neither hyperparameters nor callbacks"
     )
+
+
+def _parametrized(kind: object, parameters: object) -> object:
+    """A type such as ``Dict[str, Any]``, as configurations keep those of their values; other objects' items are refused."""
+    if type(kind).__module__ == "typing":
+        return operator.getitem(kind, parameters)  # type: ignore[call-overload]
+    raise pickle.UnpicklingError(
+        f"weights_only: an item of {type(kind).__name__} is among neither hyperparameters nor callbacks"
+    )
+
+
+def _type_of(value: object) -> object:
+    """The types without a name of their own: those of ``None`` and of ``...``."""
+    if value is None or value is ...:
+        return type(value)
+    raise pickle.UnpicklingError("weights_only: builtins.type is among neither hyperparameters nor callbacks")
+
+
+_INSTEAD = {"builtins.getattr": _member, "builtins.type": _type_of}
+_INSTEAD |= dict.fromkeys(("operator.getitem", "_operator.getitem"), _parametrized)
+"""What is called in place of functions that could run code, and that pickles of plain things contain."""
 
 
 class _Names(pickle.Pickler):

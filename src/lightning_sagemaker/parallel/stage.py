@@ -223,10 +223,12 @@ class Stages:
         if visit is None:
             raise _outside(self._blocks.names[index])
         if index != visit.next_block:
-            raise PipelineError(
-                f"{self._blocks.names[index]} was called where block {visit.next_block} of {len(self._blocks)} was expected."
-                " HINT: a partitioned model can be called only once per step."
-            )
+            names, expected = self._blocks.names, visit.next_block
+            hint = "a partitioned model can be called only once per step"
+            if index > expected:
+                hint = "a step must call all blocks; if some are dropped at random, as by layerdrop, set that to 0"
+            what = "no more block" if expected == len(names) else names[expected]
+            raise PipelineError(f"{names[index]} was called where {what} was expected. HINT: {hint}.")
         visit.next_block += 1
         if visit.is_new and not torch.is_grad_enabled():
             _check_checkpointing()
