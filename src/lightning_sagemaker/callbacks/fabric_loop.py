@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Generator, Iterable, Sequence, Sized
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from lightning_sagemaker._compat.fabric import inner_loader, list_loaders
 from lightning_sagemaker._lightning import FabricDataLoader, rank_zero_info, rank_zero_warn
@@ -33,6 +33,8 @@ list_loaders(FabricDataLoader)  # before a script sets up its own
 
 _STOP, _SAVE = range(2)
 """Indices of the flags that ranks exchange."""
+_WATCHES = 8
+"""Number of loaders whose watches are kept: a script may create a loader for each epoch."""
 
 
 class InterruptibleLoop:
@@ -108,6 +110,7 @@ class InterruptibleLoop:
         self._votes = AsyncMaxReduce(None)
         self._training, self._evaluation = Pace(overhead), Pace(overhead)
         self._watch: Watch | None = None
+        self._watches: dict[int, tuple[Iterable[object], Watch]] = {}
         self._stops = self._saves = self._within = self._has_said = False
         self._saved_at = 0.0
 
@@ -155,7 +158,7 @@ class InterruptibleLoop:
 
         """
         inner = inner_loader(loader)
-        given, self._watch = watch(inner, rank_zero_warn)
+        given, self._watch = self._watched(inner)
         if (skipped := self._state.skips(self._watch, loader)) is not None:
             self.batch = skipped
             return
@@ -178,6 +181,14 @@ class InterruptibleLoop:
                 if self._saves:
                     self.save()
         self._state.end_batches(self._watch, self.batch)
+
+    def _watched(self, loader: Iterable[T]) -> tuple[Iterable[T], Watch]:
+        """A loader's watch, which has seen it in earlier epochs too: only then it knows what these have changed in it."""
+        if id(loader) not in self._watches:
+            self._watches[id(loader)] = watch(loader, rank_zero_warn)
+        for oldest in list(self._watches)[:-_WATCHES]:
+            del self._watches[oldest]
+        return cast("tuple[Iterable[T], Watch]", self._watches[id(loader)])
 
     def evaluation(self, loader: Iterable[T]) -> Generator[T, None, None]:
         """Yield the batches of an evaluation, between which signals are handled; a stopped evaluation is repeated.
@@ -273,5 +284,6 @@ class InterruptibleLoop:
 
     def _release(self) -> None:
         self._signals.uninstall()
+        self._watches = {}
         if self._watch is not None:
             release(self._watch.loader)
