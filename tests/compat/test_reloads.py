@@ -74,6 +74,17 @@ def test_a_resumed_run_has_the_loaders_of_one_that_was_left_alone(tmp_path, ever
         assert again.requested[-1] == data.requested[-1]
 
 
+def test_loaders_that_are_not_reloaded_are_those_of_the_first_epoch(tmp_path):
+    """In whichever epoch the resumed run requests them."""
+    alone, data = trained(tmp_path / "alone", 0, False)
+    assert data.requested == [0]
+    before, _ = trained(tmp_path / "stopped", 0, False, max_steps=20)
+    after, again = trained(tmp_path / "stopped", 0, False)
+    assert before.seen | after.seen == alone.seen
+    assert before.validated | after.validated == alone.validated
+    assert again.requested == [0]
+
+
 class Drawn(Data):
     """Loaders of random subsets, and numbers that an epoch's first hook draws after them."""
 

@@ -46,6 +46,7 @@ class Requests:
     Attributes:
         random: States at the last requests.
         wanted: States with which a resumed run requests its loaders again.
+        epochs: The epochs in which it had requested them, as loaders may depend on it.
 
     """
 
@@ -56,6 +57,7 @@ class Requests:
         self._next: object = None
         self.random: dict[str, object] = {}
         self.wanted: dict[str, object] = {}
+        self.epochs: dict[str, float] = {}
         events.requests = self
         events.after_loaders_request.append(self._keep)
 
@@ -72,7 +74,9 @@ class Requests:
             return
         self._next = wanted
         self._put(wanted)
-        yield
+        epoch = self.epochs.pop(whose, math.inf)
+        with _in_epoch(self._trainer, int(epoch)) if math.isfinite(epoch) else nullcontext():
+            yield
         self._put(now)
 
     @contextmanager
@@ -120,7 +124,7 @@ def set_reloads(trainer: Trainer, reloads: Reloads) -> None:
 def reload_as(trainer: Trainer, reloads: Reloads | None) -> None:
     """Request the loaders as in the epochs of the resumed run's last requests, if it reloads them.
 
-    Otherwise they are requested later, with the random states of these requests.
+    Otherwise they are requested later, with the random states of these requests and in their epochs.
 
     Args:
         trainer: Trainer of the fit, whose progress has been loaded. Collective over its strategy's ranks.
@@ -130,6 +134,7 @@ def reload_as(trainer: Trainer, reloads: Reloads | None) -> None:
     requests = _requests(trainer)
     if reloads is not None and requests is not None and not _reloads(trainer):
         requests.wanted = {**reloads.get("random", {})}
+        requests.epochs = {"training": reloads["training"], "validation": reloads["validation"]}
         requests.random = requests.wanted | requests.random  # for a checkpoint before the request
     _reload_as(trainer, reloads)
 

@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable, Generator, Iterable, Sequence, Sized
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from lightning_sagemaker._compat.fabric import inner_loader, list_loaders
 from lightning_sagemaker._lightning import FabricDataLoader, rank_zero_info, rank_zero_warn
@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 list_loaders(FabricDataLoader)  # before a script sets up its own
+
+_WATCHES = 8
+"""Number of loaders whose watches are kept: a script may create a loader for each epoch."""
 
 
 class InterruptibleLoop:
@@ -107,6 +110,7 @@ class InterruptibleLoop:
         self._signals = StopSignals(signals, grace, exit_code)
         self._votes = StopVotes(overhead)
         self._watch: Watch | None = None
+        self._watches: dict[int, tuple[Iterable[object], Watch]] = {}
         self._within = self._has_said = False
         self._saved_at = 0.0
         self._passing: Callable[[], Generator[object, None, None] | None] = lambda: None
@@ -175,7 +179,7 @@ class InterruptibleLoop:
 
     def _batches(self, loader: Iterable[T], every: int) -> Generator[T, None, None]:
         inner = inner_loader(loader)
-        given, self._watch = watch(inner, rank_zero_warn)
+        given, self._watch = self._watched(inner)
         if (skipped := self._state.skips(self._watch, loader)) is not None:
             self.batch = skipped
             return
@@ -198,6 +202,14 @@ class InterruptibleLoop:
                 if self._votes.saves:
                     self.save()
         self._state.end_batches(self._watch, self.batch)
+
+    def _watched(self, loader: Iterable[T]) -> tuple[Iterable[T], Watch]:
+        """A loader's watch, which has seen it in earlier epochs too: only then it knows what these have changed in it."""
+        if id(loader) not in self._watches:
+            self._watches[id(loader)] = watch(loader, rank_zero_warn)
+        for oldest in list(self._watches)[:-_WATCHES]:
+            del self._watches[oldest]
+        return cast("tuple[Iterable[T], Watch]", self._watches[id(loader)])
 
     def evaluation(self, loader: Iterable[T]) -> Generator[T, None, None]:
         """Yield the batches of an evaluation, between which signals are handled; a stopped evaluation is repeated.
@@ -289,5 +301,6 @@ class InterruptibleLoop:
 
     def _release(self) -> None:
         self._signals.uninstall()
+        self._watches = {}
         if self._watch is not None:
             release(self._watch.loader)

@@ -10,7 +10,7 @@ from lightning_sagemaker.checkpoint.random_state import RandomState, random_stat
 from lightning_sagemaker.data.drawn_once import drawn_once
 from lightning_sagemaker.data.in_order import InOrder
 from lightning_sagemaker.data.position import WATCH, Position, Watch, has_state
-from lightning_sagemaker.data.run_late import begin_after_last, end_after_last, length_of, runs_late
+from lightning_sagemaker.data.run_late import begin_after_last, end_after_last, is_after_last, length_of, runs_late
 
 _END = object()
 
@@ -71,8 +71,9 @@ def _begin(watched: Watch, begin: Callable[[], Iterator[Any]]) -> Iterator[Any]:
         watched.skip(wanted)
         if runs_late(batches) and isinstance(watched.loader, Replaying):
             watched.loader._seeds = wanted["birth"]["random"]
-        if wanted.get("last", False):
+        if is_after_last(watched, batches, wanted):
             begin_after_last(watched, batches, wanted)
+            return iter(())
     elif wanted is not None:
         _read_again(watched, batches, wanted)
     return _counted(watched, batches, wanted)

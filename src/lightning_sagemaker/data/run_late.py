@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sized
 from types import GeneratorType
 from typing import cast
 
+from lightning_sagemaker.checkpoint.random_state import random_state, restore_random_state
 from lightning_sagemaker.data.position import Position, Watch
 
 _END = object()
@@ -21,11 +22,24 @@ def runs_late(batches: Iterator[object]) -> bool:
     return isinstance(batches, GeneratorType)
 
 
+def is_after_last(watched: Watch, batches: Iterator[object], position: Position) -> bool:
+    """Whether no batch follows in the epoch, which may be short of the loader's length."""
+    return runs_late(batches) and (position.get("last", False) or _is_whole(watched, position))
+
+
+def _is_whole(watched: Watch, position: Position) -> bool:
+    length = length_of(watched.loader)
+    return length is not None and bool(position["yielded"] >= length)
+
+
 def begin_after_last(watched: Watch, batches: Iterator[object], position: Position) -> None:
     """Begin an iteration at a position after which its epoch has no more batches."""
-    if not runs_late(batches) or next(batches, _END) is _END:
+    if not runs_late(batches):
         return
-    if (length := length_of(watched.loader)) is not None and position["yielded"] >= length:
+    outer = random_state()
+    has_ended = next(batches, _END) is _END
+    restore_random_state(outer)
+    if not has_ended and _is_whole(watched, position):
         watched.loader.load_state_dict(
             position["own"]
         )  # then the next iteration is that of the next epoch, as litdata's
