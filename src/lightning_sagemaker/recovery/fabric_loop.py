@@ -105,6 +105,8 @@ class InJobLoop(InterruptibleLoop):
                 yield number
                 self._leave()
                 self.check_left()
+                if self._saves:
+                    self.save()
                 self.batch, self._is_over = 0, False
                 if self._stops:
                     self.epoch += 1
