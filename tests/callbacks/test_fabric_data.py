@@ -74,6 +74,7 @@ def resumed(folder, state, **options):
         (lambda: 1, "holds a function"),
         (threading.Lock(), "holds a lock"),
         (np.array(["a"]), "holds an array of <U1"),
+        ([torch.nn.Linear(1, 1)], "holds a Linear"),
     ],
 )
 def test_what_could_not_be_read_is_refused_at_once(value, words, tmp_path):

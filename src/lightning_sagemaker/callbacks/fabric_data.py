@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 
 KEEP_DATA = (
-    "keep numbers, text, tensors, and containers of these in state, or give an object's class a state_dict() of them and"
-    " a load_state_dict(); InterruptibleLoop(weights_only=False) reads any object, but runs code in the file: use it for"
-    " trusted checkpoints only"
+    "keep numbers, text, tensors, and containers of these in state, each module and optimizer in an entry of its own, or"
+    " give an object's class a state_dict() of them and a load_state_dict(); InterruptibleLoop(weights_only=False) reads any"
+    " object, but runs code in the file: use it for trusted checkpoints only"
 )
 
 

@@ -145,6 +145,8 @@ class InterruptibleLoop:
                 self._state.begin_epoch()
                 yield number
                 self._leave()
+                if self._votes.saves:  # requested in the last body, or in one that was left
+                    self.save()
                 self._state.end_epoch()
                 self.batch = 0
                 self._votes.settle()
@@ -174,8 +176,6 @@ class InterruptibleLoop:
         """End the loop over batches, which is still open if it was left by ``break`` and the script holds on to it."""
         if (passing := self._passing()) is not None:
             passing.close()
-        if self._votes.saves:
-            self.save()
 
     def _batches(self, loader: Iterable[T], every: int) -> Generator[T, None, None]:
         inner = inner_loader(loader)

@@ -106,6 +106,8 @@ class InJobLoop(InterruptibleLoop):
                 yield number
                 self._leave()
                 self.check_left()
+                if self._votes.saves:
+                    self.save()
                 self.batch, self._is_over = 0, False
                 if self._votes.stops:
                     self.epoch += 1

@@ -45,20 +45,27 @@ def test_the_plan_says_the_global_batch_and_the_price():
     assert spot["spot"] == "yes, max_wait 2 h"
 
 
-def test_secrets_in_hyperparameters_and_variables_are_said():
+@pytest.fixture
+def script(tmp_path):
+    """A job of a script, which may have any hyperparameters."""
+    (tmp_path / "train.py").touch()
+    return {**P4D, "recipe": None, "entry_point": str(tmp_path / "train.py")}
+
+
+def test_secrets_in_hyperparameters_and_variables_are_said(script):
     """Not refused, as scripts ask for them so; but never without a word."""
     token = "hf_" + "aBcDeFgHiJkLmNoPqRsTuVwXyZaBcDeFgH"
     given = {
         "hyperparameters": {"hf_token": token, "epochs": 3, "note": "a word"},
         "environment": {"WANDB_API_KEY": "0f1e2d3c4b5a69788796" * 2},
     }
-    said = [text for word, text in describe(Estimator(**P4D, **given).plan()) if "looks like a secret" in text]
+    said = [text for word, text in describe(Estimator(**script, **given).plan()) if "looks like a secret" in text]
     assert [text.split(" looks")[0] for text in said] == ["the hyperparameter hf_token", "the variable WANDB_API_KEY"]
     assert token not in "".join(said)
-    assert not [text for _, text in describe(Estimator(**P4D).plan()) if "looks like a secret" in text]
+    assert not [text for _, text in describe(Estimator(**script).plan()) if "looks like a secret" in text]
 
 
-def test_secrets_elsewhere_in_the_request_are_said():
+def test_secrets_elsewhere_in_the_request_are_said(script):
     """Within lists and dictionaries, and in what else DescribeTrainingJob and ListTags show."""
     token, key = "hf_" + "aBcDeFgHiJkLmNoPqRsTuVwXyZaBcDeFgH", "0f1e2d3c4b5a69788796" * 2
     smddp = {"smdistributed": {"dataparallel": {"enabled": True, "custom_mpi_options": f"-x HF_TOKEN={token}"}}}
@@ -69,7 +76,7 @@ def test_secrets_elsewhere_in_the_request_are_said():
         "output_path": f"s3://bucket/{token}",
         "distribution": smddp,
     }
-    said = exposed(Estimator(**P4D, **given).plan({"train": f"s3://bucket/{token}/", "test": "s3://bucket/test"}))
+    said = exposed(Estimator(**script, **given).plan({"train": f"s3://bucket/{token}/", "test": "s3://bucket/test"}))
     assert [text.split(" looks")[0] for text in said] == [
         "the hyperparameter logger", "the hyperparameter args", "the tag owner", "the channel train",
         "the value of experiment_config ExperimentName", "the option custom_mpi_options", "the option output_path",

@@ -17,6 +17,7 @@ from lightning_sagemaker.launch.planning.images import Image, find_image, named_
 from lightning_sagemaker.launch.planning.instances import find_instance
 from lightning_sagemaker.launch.planning.job_plan import SPOT_PATIENCE, JobPlan, base_name
 from lightning_sagemaker.launch.planning.pricing import Estimate, estimate, load_prices
+from lightning_sagemaker.launch.planning.recipe_options import check_recipe_options
 from lightning_sagemaker.launch.planning.sdk_defaults import sdk_defaults, with_defaults
 from lightning_sagemaker.launch.source.bundle import make_bundle
 from lightning_sagemaker.launch.source.channel_files import ChannelFiles, choose_channel_files
@@ -56,6 +57,7 @@ def make_plan(
     region = config.region or own_region()
     image = choose_image(config, region)
     rules.check(config, image)
+    check_recipe_options(config)
     rules.check_debugger(config, region)
     include = image.takes_plugin if config.include_plugin is None else config.include_plugin
     bundle = make_bundle(config, include, _target(config, image), session) if like is None else like.bundle
