@@ -49,13 +49,14 @@ _STARTED["_notebook"] = _STARTED["_fork"]
 STRATEGIES = (
     *(
         _Entry(
-            f"sagemaker{ending}",
+            f"sagemaker{ending}{unused}",
             "factory.sagemaker_strategy",
             "factory.fabric_sagemaker_strategy",
-            "The strategy that the SageMaker job requests and this machine supports" + _with(arguments),
-            arguments,
+            "The strategy that the SageMaker job requests and this machine supports" + _with(started | arguments),
+            started | arguments,
         )
-        for ending, arguments in _STARTED.items()
+        for ending, started in _STARTED.items()
+        for unused, arguments in _UNUSED.items()
     ),
     _Entry("smddp_fsdp", "fsdp.SMDDPFSDPStrategy", "fsdp.FabricSMDDPFSDPStrategy", _FSDP, {}),
     _Entry("smp", "factory.smp_strategy", "factory.fabric_smp_strategy", _SMP, {}),
