@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from lightning_sagemaker.data.parent import end_with_parent
-from lightning_sagemaker.recipes._common.data.checksums import find_change, find_damage
+from lightning_sagemaker.recipes._common.data.checksums import find_fault
 from lightning_sagemaker.recipes._common.data.preparation import TOKENIZER_FOLDER
 from lightning_sagemaker.recipes.albert_mlm.packing import Packer, Words, one_segment, two_segments
 from lightning_sagemaker.recipes.albert_mlm.shards import write_shard
@@ -57,7 +57,7 @@ class ShardJob:
         except (OSError, ValueError, KeyError):
             return None
         folder = Path(self.folder)
-        changed = any(find_damage(folder, name, one) or find_change(folder, name, one) for name, one in files.items())
+        changed = any(find_fault(folder, name, entry) for name, entry in files.items())
         return None if changed else _counted(documents, files)
 
     def __call__(self, documents: list[str]) -> dict[str, Any]:

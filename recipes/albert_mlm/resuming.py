@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from lightning_sagemaker.recipes._common.data.cache import MANIFEST, all_files
-from lightning_sagemaker.recipes._common.data.checksums import find_change, find_damage
+from lightning_sagemaker.recipes._common.data.checksums import find_fault
 from lightning_sagemaker.recipes._common.data.preparation import TOKENIZER_FOLDER
 from lightning_sagemaker.recipes.albert_mlm.jobs import RECORDS, write_record
 from lightning_sagemaker.text_files import write_text
@@ -42,11 +42,7 @@ def keep_complete(folder: Path, manifest: Mapping[str, Any]) -> tuple[int, int]:
         Number of unchanged shards, and of all shards.
 
     """
-    changed = {
-        name
-        for name, entry in all_files(manifest).items()
-        if find_damage(folder, name, entry) or find_change(folder, name, entry)
-    }
+    changed = {name for name, entry in all_files(manifest).items() if find_fault(folder, name, entry)}
     if any(name.startswith(f"{TOKENIZER_FOLDER}/") for name in changed):
         shutil.rmtree(folder / TOKENIZER_FOLDER, ignore_errors=True)
         changed = set(manifest["files"])

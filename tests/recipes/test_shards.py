@@ -248,7 +248,7 @@ def test_each_file_is_read_once_for_it_by_all_workers_together(tmp_path, monkeyp
         with log.open("a") as file:
             file.write(f"{name}\n")
 
-    monkeypatch.setattr(checked, "find_change", compare)
+    monkeypatch.setattr(checked, "find_fault", compare)
     files = CheckedFiles(tmp_path, {name: {} for name in names})
     assert not log.exists()
     files.check(names[:100])
@@ -264,7 +264,7 @@ def test_each_file_is_read_once_for_it_by_all_workers_together(tmp_path, monkeyp
 
 def test_opening_reads_no_shard(shards, monkeypatch):
     read = []
-    monkeypatch.setattr(checked, "find_change", lambda folder, name, entry: read.append(name))
+    monkeypatch.setattr(checked, "find_fault", lambda folder, name, entry: read.append(name))
     data = albert(shards)
     assert not [name for name in read if name.startswith("train") and "segments" not in name]
     batches = iter(data.train_dataloader())
