@@ -299,9 +299,7 @@ class FitState:
             restore_from_other_ranks(trainer, self.loaders, self.attributes, loaded, fetcher)
             self._gradients.put_mean([one.get("gradients", {}) for one in loaded["ranks"]], loaded.get("gradients", {}))
         if phase is Phase.MID_BATCH:
-            rank_zero_info(
-                "The checkpoint was saved within a batch: this is trained on again, with other random draws."
-            )
+            rank_zero_info("The checkpoint was saved within a batch: it is trained on again, with other random draws.")
         if phase in (Phase.STEP, Phase.MID_BATCH) and not has_accumulated(trainer, phase):
             self._hold(phase)  # in case a checkpoint is saved before the end of the next step
 
