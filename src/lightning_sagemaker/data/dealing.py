@@ -8,7 +8,7 @@ orders the samples are recorded.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from functools import reduce
 from typing import Any, cast
 
@@ -74,13 +74,28 @@ def remaining(
         return None
     if type(sampler) is DistributedSampler:
         rest = _order_of(sampler)[done:]
-    elif taken is not None:
+    elif taken is not None and _gives_each_once(loader, place["num_replicas"]):
         rest = np.flatnonzero(np.unpackbits(taken.numpy(), count=len(loader.dataset)) == 0)  # type: ignore[arg-type]
         if isinstance(sampler, RandomSampler):
             rest = np.random.Generator(np.random.PCG64([epoch, done])).permutation(rest)
     else:
         return None
     return _batches(rest, place, done, loader.batch_sampler.batch_size, loader.drop_last)
+
+
+def _gives_each_once(loader: DataLoader[object], ranks: int) -> bool:
+    """Whether an epoch has all samples once, so that those that are left are its rest.
+
+    An epoch of a subset, or one that is drawn with replacement, has others.
+    """
+    sampler, size = loader.sampler, len(loader.dataset)  # type: ignore[arg-type]
+    inner = getattr(
+        getattr(sampler, "dataset", None), "_sampler", sampler
+    )  # Lightning's, which deals another's samples
+    if getattr(inner, "replacement", False) or len(getattr(inner, "indices", range(size))) != size:
+        return False
+    length = len(sampler) if isinstance(sampler, Sized) else 0
+    return length == size or abs(length * ranks - size) < ranks
 
 
 def _order_of(sampler: DistributedSampler[Any]) -> Integers:
