@@ -68,3 +68,21 @@ def test_the_epoch_is_restarted_and_it_is_said(loader, tmp_path, caplog):
         seen = trained(4)
     assert seen == [(epoch, [*range(begin, begin + 4)]) for epoch in (0, 1) for begin in (0, 4, 8, 12)]
     assert "is unknown here, so its epoch starts over: some samples are seen twice. HINT: " in caplog.text
+
+
+@pytest.mark.parametrize("count", [16, 20])
+def test_data_that_has_grown_within_an_epoch_is_named(count, tmp_path, recwarn):
+    def trained(samples, *callbacks):
+        new_process()
+        trainer = Trainer(
+            accelerator="cpu", devices=1, max_epochs=2, logger=False, enable_checkpointing=False,
+            enable_progress_bar=False, enable_model_summary=False, default_root_dir=tmp_path,
+            callbacks=[AutoResume(tmp_path, search=not callbacks), *callbacks],
+        )  # fmt: skip
+        trainer.fit(Model(), DataLoader(range(samples), 2, shuffle=True))
+
+    trained(16, SavesAt(3, tmp_path / "step.ckpt"))
+    trained(count)
+    said = [str(one.message) for one in recwarn if "when the checkpoint was saved within an epoch" in str(one.message)]
+    assert len(said) == (count != 16)
+    assert all(f"has {count} samples, and had 16" in one for one in said)

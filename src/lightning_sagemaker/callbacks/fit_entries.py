@@ -70,6 +70,7 @@ class Facts(TypedDict):
         samples: Samples of the epoch that all ranks have consumed, by loader; None if unknown.
         ordered_by: Global batch size on which the order of samples depends, by loader; 0 if it does not.
         shuffled_by: Kind of order, by loader.
+        lengths: Samples of the data set, by loader; None if unknown.
 
     """
 
@@ -79,6 +80,7 @@ class Facts(TypedDict):
     samples: list[int | None]
     ordered_by: list[int]
     shuffled_by: list[object]
+    lengths: list[int | None]
 
 
 class FitEntry(Facts, total=False):

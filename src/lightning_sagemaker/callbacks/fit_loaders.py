@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Sequence, Sized
 from typing import TYPE_CHECKING
 
 import torch
@@ -104,6 +104,7 @@ class FitLoaders:
             "shuffled_by": [
                 getattr(getattr(watched.loader, "sampler", None), "shuffled_by", None) for watched in self._training
             ],
+            "lengths": [_length(watched.loader) for watched in self._training],
         }
 
     def _is_same_order(self, loaded: FitEntry) -> bool:
@@ -139,8 +140,16 @@ class FitLoaders:
         return self._orders or own
 
     def fits(self, loaded: FitEntry) -> bool:
-        """Whether positions of a checkpoint are valid here."""
+        """Whether positions of a checkpoint are valid here; logs if they are of other data."""
         own = self.facts(0)
+        if loaded["phase"] not in (Phase.EPOCH_END.value, Phase.BETWEEN.value):
+            for then, now in zip(loaded.get("lengths", ()), own["lengths"], strict=False):
+                if then != now:
+                    self._report(
+                        f"The training data has {now} samples, and had {then} when the checkpoint was saved within an epoch,"
+                        " whose rest is that of another order: some samples are seen twice and others never. HINT: resume"
+                        " with the same data; new data may come with a new epoch."
+                    )
         if not self._is_same_order(loaded):
             return False
         return all(loaded[name] == own[name] for name in ("world_size", "batch_sizes")) and (
@@ -309,6 +318,11 @@ class FitLoaders:
                 " from the beginning, which is exact if that yields the same samples. HINT: give the loader state_dict"
                 " and load_state_dict, as torchdata's StatefulDataLoader, or use a dataset with a length."
             )
+
+
+def _length(loader: object) -> int | None:
+    data = getattr(loader, "dataset", None)
+    return len(data) if isinstance(data, Sized) and not isinstance(data, IterableDataset) else None
 
 
 def _was_dealt(rank: RankState) -> bool:
