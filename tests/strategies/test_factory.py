@@ -34,7 +34,9 @@ def trainer(job=JOB, **arguments) -> Trainer:
 
 def test_every_name_is_registered():
     names = {entry.name for entry in registry.STRATEGIES}
-    unused = [f"{name}_find_unused_parameters_{value}" for name in ("sagemaker", "smddp") for value in ("true", "false")]
+    unused = [
+        f"{name}_find_unused_parameters_{value}" for name in ("sagemaker", "smddp") for value in ("true", "false")
+    ]
     assert {"sagemaker", "smddp", *unused} <= names
     assert names <= set(StrategyRegistry.available_strategies())
     registry.register()  # twice does no harm

@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence, Sized
 from typing import TYPE_CHECKING
 
-import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from lightning_sagemaker._compat.phase import Phase
 from lightning_sagemaker._compat.trainer import counts
+from lightning_sagemaker.callbacks.loader_limits import limit_of
 from lightning_sagemaker.data.dealing import batch_size_of, is_counted, remaining, united
 from lightning_sagemaker.data.epoch_end import pass_end
 from lightning_sagemaker.data.evaluated import before_evaluation, put_before_evaluation
@@ -51,7 +51,8 @@ class FitLoaders:
         self._training = self._watch(combined)
         for watched in self._training:
             watched.deferred = self._deferred
-            self._name_limits(watched)
+            if (limit := limit_of(watched)) is not None:
+                self._report(limit)
 
     def watch_validation(self, combined: CombinedLoader) -> None:
         """Track the loaders of validation, before they are iterated."""
@@ -290,34 +291,6 @@ class FitLoaders:
 
     def _bits(self, loaded: FitEntry, number: int) -> Tensor | None:
         return united([(rank["loaders"]["training"][number] or {}).get("bits") for rank in loaded["ranks"]])
-
-    def _name_limits(self, watched: Watch) -> None:
-        """Log at the start what cannot be restored, or only by re-reading all of it."""
-        loader = watched.loader
-        if has_state(loader):
-            return
-        dataset = getattr(loader, "dataset", None)
-        stream = dataset if isinstance(loader, DataLoader) else loader
-        if hasattr(loader, "__next__"):
-            self._report(
-                f"{type(loader).__name__} can be read only once: a run that is resumed within an epoch starts the "
-                "epoch over."
-                " HINT: give a DataLoader."
-            )
-        elif held := watched.capture.iterators():
-            self._report(
-                f"{type(stream).__name__} continues from epoch to epoch (it holds an iterator, {', '.join(held)}): a resumed"
-                " run restarts it, so it may see some samples twice and others never. HINT: give the loader state_dict and"
-                " load_state_dict, or create the iterator in __iter__."
-            )
-        elif isinstance(stream, IterableDataset) or (
-            stream is loader and not isinstance(loader, (Sequence, torch.Tensor))
-        ):
-            self._report(
-                f"{type(stream).__name__} does not report its position: a run that is resumed within an epoch reads it again"
-                " from the beginning, which is exact if that yields the same samples. HINT: give the loader state_dict"
-                " and load_state_dict, as torchdata's StatefulDataLoader, or use a dataset with a length."
-            )
 
 
 def _length(loader: object) -> int | None:
