@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A batch that an exception ends once its weights are updated: it counts, so that a resumed run does not train on it again.
+"""A batch that fails after its optimizer step counts as complete, so a resumed run does not train on it again.
 
 Lightning counts a batch, and the optimizer's step, once all their code has run. If that fails after the update, as in a
 module's ``optimizer_step`` that goes on after it, or in a scheduler, a checkpoint that is saved then has the new weights
@@ -54,15 +54,15 @@ class UnfinishedBatch:
         for optimizer in map(bare_optimizer, self._trainer.optimizers):
             if isinstance(optimizer, Optimizer):
                 self._hooks.append(optimizer.register_step_post_hook(self._note_update))
-        self._taken.take(loop.automatic_optimization, "run", self._counted)
-        self._taken.take(loop.manual_optimization, "run", self._counted)
-        self._taken.take(loop, "update_lr_schedulers", self._undone)
-        self._taken.take(loop, "_save_loggers_on_train_batch_end", self._at_the_end)
+        self._taken.take(loop.automatic_optimization, "run", self._with_count)
+        self._taken.take(loop.manual_optimization, "run", self._with_count)
+        self._taken.take(loop, "update_lr_schedulers", self._all_or_none)
+        self._taken.take(loop, "_save_loggers_on_train_batch_end", self._after_batch)
 
     def _note_update(self, *_: object) -> None:
         self._is_updated = True
 
-    def _counted(self, optimize: Callable[..., object]) -> Callable[..., object]:
+    def _with_count(self, optimize: Callable[..., object]) -> Callable[..., object]:
         def optimizes(*arguments: object, **named: object) -> object:
             self._is_updated = False
             try:
@@ -75,22 +75,22 @@ class UnfinishedBatch:
         return optimizes
 
     def _count(self) -> None:
-        """Lightning would have, without the exception."""
+        """Count the step and the batch, as Lightning would have done without the exception."""
         loop = self._trainer.fit_loop.epoch_loop
         automatic, manual = loop.automatic_optimization.optim_progress, loop.manual_optimization.optim_step_progress
         for steps in (automatic.optimizer.step, manual):
             if steps.current.completed < steps.current.ready:
                 steps.increment_completed()
         loop.batch_progress.increment_processed()
-        self._are_due(_INTERVALS[0])
+        self._note_due(_INTERVALS[0])
 
-    def _are_due(self, interval: str) -> None:
-        """Schedulers from those of an interval on have not been stepped."""
+    def _note_due(self, interval: str) -> None:
+        """Record that the schedulers of this interval and the following ones have not been stepped."""
         ends = self._trainer.fit_loop.epoch_loop._num_ready_batches_reached()
         self._events.schedules_due = list(_INTERVALS[_INTERVALS.index(interval) : 2 if ends else 1])
 
-    def _undone(self, update: Callable[[str, bool], None]) -> Callable[[str, bool], None]:
-        """Of the schedulers that are stepped together all or none are, as one may have failed half-way."""
+    def _all_or_none(self, update: Callable[[str, bool], None]) -> Callable[[str, bool], None]:
+        """Step the schedulers of an interval all or not at all, although one of them fails."""
 
         def updates(interval: str, update_plateau_schedulers: bool) -> None:
             configs, optimizers = self._trainer.lr_scheduler_configs, self._trainer.optimizers
@@ -104,19 +104,19 @@ class UnfinishedBatch:
                 for optimizer, settings in zip(optimizers, groups, strict=True):
                     set_group_options(optimizer.param_groups, settings)
                 if not update_plateau_schedulers:  # the others follow in code that is run again in any case
-                    self._are_due(interval)
+                    self._note_due(interval)
                 raise
 
         return updates
 
-    def _at_the_end(self, save: Callable[[], None]) -> Callable[[], None]:
+    def _after_batch(self, save: Callable[[], None]) -> Callable[[], None]:
         def saves() -> None:
             self._events.is_ending = False  # all of the batch is done: a logger may fail to write
             save()
 
         return saves
 
-    def tell(self) -> None:
+    def warn(self) -> None:
         """After an exception, log what a run that resumes from a checkpoint of now leaves out."""
         if self._is_saved() and phase_of(self._trainer, self._events) is Phase.BATCH_END:
             rank_zero_warn(

@@ -198,7 +198,7 @@ class AutoResume(CopiedByArguments, HasFolder, Callback):
         """As :meth:`teardown`, which is not called then, but after the other callbacks, which may save a checkpoint now."""
         taken = TakenOver()
         if self._unfinished is not None:
-            self._unfinished.tell()
+            self._unfinished.warn()
 
         def at_the_end(end: Callable[[BaseException], None]) -> Callable[[BaseException], None]:
             def ended(exception: BaseException) -> None:
