@@ -135,7 +135,8 @@ $(OF_AWS)/compiled: $(OF_AWS)/made $(VENV)/dev
 # The rooms that work with torch or Lightning and whose tests start few processes.
 UNIT := $(addprefix tests/,callbacks checkpoint collectives compat data job loggers package parallel smdistributed strategies torch_sagemaker)
 # Those of their tests that take longest are left to `make test-oldest`.
-LONG := $(patsubst %,--ignore=tests/%.py,callbacks/test_data_wait callbacks/test_interruption checkpoint/test_neighbors data/test_loader data/test_position \
+LONG := $(patsubst %,--ignore=tests/%.py,callbacks/test_data_wait callbacks/test_fabric_begin callbacks/test_fabric_carried \
+  callbacks/test_fabric_passed callbacks/test_interruption checkpoint/test_neighbors data/test_loader data/test_position \
   data/test_workers job/test_job package/test_main package/test_on_import package/test_skips)
 
 test-of-aws: $(VENV)/dev $(OF_AWS)/made ## unit tests, Lightning, the shim, a recipe and a recovery with the oldest torch, Lightning and transformers

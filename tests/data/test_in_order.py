@@ -12,7 +12,7 @@ from lightning_sagemaker.data.tracked import release, watch
 SIZE, BATCH = 24, 4
 
 pytestmark = pytest.mark.skipif(
-    "in_order" not in vars(DataLoader(range(2))), reason="This torch returns batches in order only."
+    "in_order" not in vars(DataLoader(range(2))), reason="this torch returns batches in order only"
 )
 
 
