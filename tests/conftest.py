@@ -37,6 +37,9 @@ _CONTRACT_NAMES = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROU
 _CONTRACT_NAMES |= {"MASTER_ADDR", "MASTER_PORT", "TRAINING_JOB_NAME", "TRAINING_JOB_ARN"}
 
 
+# Lightning's Trainer initializes MPI in a process that nothing has launched, and Open MPI then looks for fabrics for a second.
+os.environ.setdefault("OMPI_MCA_btl", "^ofi")
+
 if sys.version_info >= (3, 14) and sys.platform == "linux":
     # Loader workers come from a fork server there; it imports the main module, and that of pytest does not import torch.
     multiprocessing.set_forkserver_preload(["torch", "lightning.pytorch"])
@@ -44,7 +47,7 @@ if sys.version_info >= (3, 14) and sys.platform == "linux":
 
 def is_contract_variable(name: str) -> bool:
     """Whether a variable could make a test machine look like a job or a launched process."""
-    kept = ("LIGHTNING_SAGEMAKER_TEST_",)
+    kept = ("LIGHTNING_SAGEMAKER_TEST_", "OMPI_MCA_btl")
     return name in _CONTRACT_NAMES or (name.startswith(_CONTRACT_PREFIXES) and not name.startswith(kept))
 
 

@@ -181,7 +181,7 @@ def test_what_cannot_be_converted_says_why(folder, tmp_path, capsys, arguments, 
     transformers.BertConfig(**{**SIZES, "hidden_size": 64}).save_pretrained(tmp_path / "large")
     places = {"PARTS": folder / "beside" / "step=8.ckpt", "FOLDER": tmp_path}
     places |= {"LIKE": tmp_path / "like", "LARGE": tmp_path / "large", "x": tmp_path / "x"}
-    assert cli.main(["convert", *(str(places.get(name, name)) for name in arguments)]) == 1
+    assert cli.main(["convert", *(str(places.get(name, name)) for name in arguments)]) == 2
     said = capsys.readouterr().err
     assert words in said
     assert "HINT" in said

@@ -34,7 +34,8 @@ def raise_if_final(error: Exception, address: str, is_read: bool) -> None:
         ) from error
     if code in _TOO_SHORT:
         raise DamagedDataError(shorter(address)) from error
-    status = getattr(error, "response", {}).get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    response = getattr(error, "response", None) or {}  # a timeout has one, which is None
+    status = response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
     is_refused = 400 <= status < 500 and status not in _PASSING_STATUS and code not in _PASSING
     if is_refused or isinstance(error, (NoCredentialsError, NoRegionError, ParamValidationError)):
         needed = "s3:GetObject on it, and s3:ListBucket on its bucket to tell missing from forbidden;"
