@@ -37,7 +37,7 @@ _CONTRACT_NAMES = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROU
 _CONTRACT_NAMES |= {"MASTER_ADDR", "MASTER_PORT", "TRAINING_JOB_NAME", "TRAINING_JOB_ARN"}
 
 
-# Lightning's Trainer initializes MPI in a process that nothing has launched, and Open MPI then looks for fabrics for a second.
+# The Trainer initializes MPI in a process that no launcher has started, and Open MPI looks for fabrics for a second.
 os.environ.setdefault("OMPI_MCA_btl", "^ofi")
 
 if sys.version_info >= (3, 14) and sys.platform == "linux":
