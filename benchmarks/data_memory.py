@@ -71,7 +71,7 @@ def streamed(folder: Path, gigabytes: int) -> StreamedShards:
     column = Column(tuple(files), (ROWS,) * gigabytes, (128,) * gigabytes, "<u2", WIDTH)
     blocks = ROWS * gigabytes // block
     index = SplitIndex(block, (column,), (zlib.crc32(bytes(block * WIDTH * 2)),) * blocks)
-    rows = StreamedRows("s3://made/up", {"train": index}, folder, 10**9, MadeUp())  # type: ignore[arg-type]
+    rows = StreamedRows("s3://made/up", {"train": index}, folder, 10**9, MadeUp())
     return StreamedShards(rows, "train")
 
 

@@ -111,16 +111,16 @@ def train(args: argparse.Namespace) -> None:
     draw = MLMDataModule.train_dataloader
 
     def drawn_before(self: MLMDataModule) -> Any:
-        return DataLoader(list(islice(draw(self), total)), batch_size=None)  # type: ignore[arg-type]
+        return DataLoader(list(islice(draw(self), total)), batch_size=None)
 
     def in_turn(self: MLMDataModule) -> Any:
         memory = list(islice(draw(self), total // 2 + 1))
         return DataLoader(InTurn(draw(self), memory), batch_size=None)
 
     if args.side == "paired":
-        MLMDataModule.train_dataloader = in_turn  # type: ignore[method-assign]
+        MLMDataModule.train_dataloader = in_turn
     if args.side == "memory":
-        MLMDataModule.train_dataloader = drawn_before  # type: ignore[method-assign]
+        MLMDataModule.train_dataloader = drawn_before
     with tempfile.TemporaryDirectory() as folder:
         options = ["--config", f"{args.size}.yaml", "--text", args.text or ADDRESS, "--run_dir", folder]
         options += ["--cache_dir", f"{folder}/store"]

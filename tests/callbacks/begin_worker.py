@@ -10,30 +10,21 @@ import sys
 from pathlib import Path
 
 import torch
-from lightning.fabric import Fabric, seed_everything
 from torch.utils.data import DataLoader
 
-from lightning_sagemaker import InterruptibleLoop
-from tests.callbacks.passed_worker import Plain
+from tests.callbacks.loop_parts import make_loop, set_up
 
 EPOCHS = 3
 
 
 def main(folder, ranks, is_ours, stop):
-    torch.set_num_threads(1)
-    seed_everything(1, verbose=False)
-    fabric = Fabric(accelerator="cpu", devices=ranks, strategy="ddp" if ranks > 1 else "auto")
-    fabric.launch()
-    seed_everything(1, verbose=False)
-    body = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Dropout(0.2), torch.nn.Linear(8, 1))
-    model, optimizer = fabric.setup(body, torch.optim.SGD(body.parameters(), lr=0.05, momentum=0.9))
+    fabric, model, optimizer = set_up(ranks)
     schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
     rows = torch.randn(40 * ranks, 4, generator=torch.Generator().manual_seed(2))
     val = fabric.setup_dataloaders(DataLoader(rows[: 8 * ranks], 4))
     own = torch.Generator().manual_seed(5)
     state = {"model": model, "optimizer": optimizer, "schedule": schedule, "own": own, "level": 0, "history": []}
-    options = {"save_every": None, "overhead": 10.0}
-    loop = InterruptibleLoop(fabric, folder / "checkpoints", state, **options) if is_ours else Plain()
+    loop = make_loop(fabric, folder, state, is_ours)
     lines = (folder / f"rank-{fabric.global_rank}.jsonl").open("a", buffering=1)
 
     def write(*place, **facts):

@@ -10,31 +10,22 @@ import sys
 from pathlib import Path
 
 import torch
-from lightning.fabric import Fabric, seed_everything
 from torch.utils.data import DataLoader
 
-from lightning_sagemaker import InterruptibleLoop
-from tests.callbacks.passed_worker import Plain
+from tests.callbacks.loop_parts import make_loop, set_up
 
 EPOCHS = 3
 
 
 def main(folder, ranks, is_ours, stop):
-    torch.set_num_threads(1)
-    seed_everything(1, verbose=False)
-    fabric = Fabric(accelerator="cpu", devices=ranks, strategy="ddp" if ranks > 1 else "auto")
-    fabric.launch()
-    seed_everything(1, verbose=False)
-    body = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Dropout(0.2), torch.nn.Linear(8, 1))
-    model, optimizer = fabric.setup(body, torch.optim.SGD(body.parameters(), lr=0.05, momentum=0.9))
+    fabric, model, optimizer = set_up(ranks)
     rows = torch.randn(24 * ranks, 4, generator=torch.Generator().manual_seed(2))
     train = fabric.setup_dataloaders(DataLoader(rows, 4, shuffle=True))
     paired = fabric.setup_dataloaders(DataLoader(rows.flip(0), 4, shuffle=True, num_workers=1))
     endless = fabric.setup_dataloaders(DataLoader(rows[: 12 * ranks], 4, shuffle=True))
     val = fabric.setup_dataloaders(DataLoader(rows[: 16 * ranks], 4))
     state = {"model": model, "optimizer": optimizer}
-    options = {"save_every": None, "overhead": 10.0}
-    loop = InterruptibleLoop(fabric, folder / "checkpoints", state, **options) if is_ours else Plain()
+    loop = make_loop(fabric, folder, state, is_ours)
     lines = (folder / f"rank-{fabric.global_rank}.jsonl").open("a", buffering=1)
     others = iter(endless)
     for epoch in loop.epochs(EPOCHS):

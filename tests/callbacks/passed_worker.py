@@ -10,48 +10,22 @@ import sys
 from pathlib import Path
 
 import torch
-from lightning.fabric import Fabric, seed_everything
 from torch.utils.data import DataLoader
 
-from lightning_sagemaker import InterruptibleLoop
+from tests.callbacks.loop_parts import make_loop, set_up
 
 EPOCHS = 3
 
 
-class Plain:
-    """The same loop without us."""
-
-    def __init__(self):
-        self.batch = self.step = 0
-
-    def epochs(self, count):
-        yield from range(count)
-
-    def batches(self, loader):
-        for self.batch, batch in enumerate(loader):
-            yield batch
-            self.step += 1
-
-    def evaluation(self, loader):
-        yield from loader
-
-
 def main(folder, ranks, is_ours, stop):
-    torch.set_num_threads(1)
-    seed_everything(1, verbose=False)
-    fabric = Fabric(accelerator="cpu", devices=ranks, strategy="ddp" if ranks > 1 else "auto")
-    fabric.launch()
-    seed_everything(1, verbose=False)
-    body = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Dropout(0.2), torch.nn.Linear(8, 1))
-    model, optimizer = fabric.setup(body, torch.optim.SGD(body.parameters(), lr=0.05, momentum=0.9))
+    fabric, model, optimizer = set_up(ranks)
     schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
     rows = torch.randn(20 * ranks, 4, generator=torch.Generator().manual_seed(2))
     train = fabric.setup_dataloaders(DataLoader(rows, 4, shuffle=True))
     other = fabric.setup_dataloaders(DataLoader(rows.flip(1), 4, shuffle=True))
     val = fabric.setup_dataloaders(DataLoader(rows[: 8 * ranks], 4))
     state = {"model": model, "optimizer": optimizer, "schedule": schedule, "level": 0, "seen": []}
-    options = {"save_every": None, "overhead": 10.0}
-    loop = InterruptibleLoop(fabric, folder / "checkpoints", state, **options) if is_ours else Plain()
+    loop = make_loop(fabric, folder, state, is_ours)
     lines = (folder / f"rank-{fabric.global_rank}.jsonl").open("a", buffering=1)
 
     def write(*place, **facts):
