@@ -2,7 +2,9 @@
 """Checkpoints in S3, on a real server that fails on purpose."""
 
 import json
+import zipfile
 import zlib
+from io import BytesIO
 
 import boto3
 import pytest
@@ -90,6 +92,20 @@ def test_only_whole_ones_of_this_folder_are_found(io):
     io._put(BUCKET, "job/a.ckpt", b"x" * io._client.head_object(BUCKET, "job/a.ckpt").size)
     with pytest.raises(CheckpointError, match="checksum differs.*HINT"):
         io.load_checkpoint(f"s3://{BUCKET}/job/a.ckpt")
+
+
+def test_a_damaged_archive_is_not_taken_for_the_one_of_another_writer(io):
+    """Its members' checksums are right: one is marked as a folder, of which torch would read nothing."""
+    path = f"s3://{BUCKET}/marked/a.ckpt"
+    io.save_checkpoint({"global_step": 5, "weight": torch.arange(3.0)}, path)
+    content = bytearray(io._get(BUCKET, "marked/a.ckpt"))
+    with zipfile.ZipFile(BytesIO(content)) as archive:
+        [member] = [one for one in archive.infolist() if one.filename.endswith("data/0")]
+        entry = content.index(member.filename.encode(), archive.start_dir) - 46
+    content[entry + 38] |= 0x10
+    io._put(BUCKET, "marked/a.ckpt", bytes(content))
+    with pytest.raises(CheckpointError, match="checksum differs.*HINT"):
+        io.load_checkpoint(path)
 
 
 def test_a_checkpoint_that_cannot_be_read_now_is_not_taken_for_none(io, servers):

@@ -7,6 +7,7 @@ import json
 import zipfile
 import zlib
 from pathlib import Path
+from typing import IO
 
 META = "meta.pt"
 """File in the folder of a sharded checkpoint: Lightning's, with everything that is not a tensor; written last."""
@@ -20,18 +21,23 @@ _FOLDER = 0x10  # MS-DOS's attribute of a folder, in a zip archive's directory
 def damage_of(path: Path) -> str | None:
     """What is damaged in a file or folder, by its checksums, which torch does not verify when it loads; None if nothing."""
     for file in (path / META,) if path.is_dir() else (path,):
-        try:
-            with zipfile.ZipFile(file) as archive:
-                if any(member.external_attr & _FOLDER for member in archive.infolist()):
-                    return "a tensor is marked as a folder, of which torch reads nothing"
-                bad = archive.testzip()
-        except Exception as error:  # a damaged archive can raise anything
-            return first_line(error)
-        if bad is not None:
-            return f"the checksum of {bad} is wrong"
+        if (damage := archive_damage(file)) is not None:
+            return damage
     if path.is_dir():
         return _missing_part(path) or _changed_part(path)
     return None
+
+
+def archive_damage(file: Path | IO[bytes]) -> str | None:
+    """What is damaged in an archive of ``torch.save``, by the checksums in it; None if nothing."""
+    try:
+        with zipfile.ZipFile(file) as archive:
+            if any(member.external_attr & _FOLDER for member in archive.infolist()):
+                return "a tensor is marked as a folder, of which torch reads nothing"
+            bad = archive.testzip()
+    except Exception as error:  # a damaged archive can raise anything
+        return first_line(error)
+    return None if bad is None else f"the checksum of {bad} is wrong"
 
 
 def size_and_checksum(path: Path) -> list[int]:

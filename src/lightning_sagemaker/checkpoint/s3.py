@@ -21,8 +21,9 @@ from typing_extensions import override
 from lightning_sagemaker._lightning import CheckpointIO, rank_zero_warn
 from lightning_sagemaker.checkpoint.atomic_write import CheckpointError
 from lightning_sagemaker.checkpoint.find import WEIGHTS_ONLY, find_checkpoint, of_other_fits
+from lightning_sagemaker.checkpoint.integrity import archive_damage
 from lightning_sagemaker.checkpoint.s3_client import Counted, Listed, make_client
-from lightning_sagemaker.checkpoint.s3_note import Note, decode, is_whole, note_of
+from lightning_sagemaker.checkpoint.s3_note import Note, decode, note_of
 
 if TYPE_CHECKING:
     from lightning_sagemaker._types import Checkpoint, MapLocation, PathLike
@@ -112,7 +113,7 @@ class S3CheckpointIO(CheckpointIO):
         def read() -> bytes:
             content = self._get(bucket, key)
             # A writer that was killed, or a second one, leaves an object that is intact next to the note of another.
-            if note is None or note.describes(content) or is_whole(content):
+            if note is None or note.describes(content) or archive_damage(io.BytesIO(content)) is None:
                 return content
             raise CheckpointError(f"{path} is corrupt: its checksum differs. HINT: use an older one.")
 

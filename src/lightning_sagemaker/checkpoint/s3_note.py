@@ -3,9 +3,7 @@
 
 from __future__ import annotations
 
-import io
 import json
-import zipfile
 import zlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -88,12 +86,3 @@ def decode(content: bytes) -> Note:
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{type(error).__name__}: {error}") from error
-
-
-def is_whole(content: bytes) -> bool:
-    """Whether a file of ``torch.save`` is complete and intact, by the checksums in it."""
-    try:
-        with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            return archive.testzip() is None
-    except Exception:  # a damaged archive can raise anything
-        return False
