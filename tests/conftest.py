@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from lightning_utilities.core.rank_zero import rank_zero_only
 
-from tests.forked import run_forked
+from tests.forked import let_workers_end, run_forked
 
 pytest_plugins = ["tests.alone", "tests.aws_clients", "tests.extended", "tests.skips"]
 
@@ -75,6 +75,7 @@ def pytest_collection_finish() -> None:
     """What has been imported stays: collections of garbage need not look through it, which takes half a second."""
     gc.collect()
     gc.freeze()
+    let_workers_end()
 
 
 def run_bounded(command: list[str], *, timeout: float = 240, **environment: str) -> subprocess.CompletedProcess[str]:
