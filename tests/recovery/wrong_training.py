@@ -46,17 +46,20 @@ class Module(recovery_training.Module):
         if WRONG == "dies before a validation":
             self._die_if(batch_idx == 6 and recovery_training.RANK == "1")
         if WRONG == "rank 1 again and again, rank 0 once":
-            self._die_if(recovery_training.RANK == "1" and self.global_step > 1, again=True)
-            self._die_if(recovery_training.RANK == "0" and self.global_step == 80)
+            deaths = self.folder / "deaths"
+            if recovery_training.RANK == "1" and self.global_step > 1:
+                with deaths.open("a") as file:
+                    file.write("x")
+                os.kill(os.getpid(), signal.SIGKILL)
+            self._die_if(deaths.exists() and len(deaths.read_text()) > 1)
         if WRONG == "bug":
             raise ValueError("a bug of the script")
         return super().training_step(batch, batch_idx)
 
-    def _die_if(self, is_due: bool, *, again: bool = False) -> None:
+    def _die_if(self, is_due: bool) -> None:
         died = self.folder / "died"
-        if is_due and (again or not died.exists()):
-            if not again:
-                died.touch()
+        if is_due and not died.exists():
+            died.touch()
             os.kill(os.getpid(), signal.SIGKILL)
 
     def _poisoned(self) -> list[int]:
