@@ -4,8 +4,6 @@
 ``smp_calls_worker.py OUT_DIR PARTITIONS`` writes ``OUT_DIR/rank-R.json``.
 """
 
-import contextlib
-import io
 import json
 import sys
 import warnings
@@ -182,10 +180,35 @@ def continued() -> float:
     return off(model)
 
 
-def joined() -> str:
-    """What it prints."""
-    with contextlib.redirect_stdout(io.StringIO()) as said, smp.DistributedModel(Network()).join():
-        return said.getvalue()
+def train_joined(model, call, **options):
+    """Replicas with different numbers of batches."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with model.join(**options):
+        for number in range(1 + 2 * smp.rdp_rank()):
+            optimizer.zero_grad()
+            call(model, *samples(number))
+            optimizer.step()
+    return model
+
+
+def joined(call, **options) -> float:
+    """torch's wrapper, which AWS's library uses, says what comes of it."""
+    wrapped = nn.parallel.DistributedDataParallel(Network(), process_group=smp.get_rdp_process_group())
+    theirs = train_joined(wrapped, undecorated_of_torch, **options).module.state_dict()
+    found = train_joined(smp.DistributedModel(Network()), call, **options).state_dict()
+    return max((found[name] - value).abs().max().item() for name, value in theirs.items())
+
+
+def nothing_to_join() -> float:
+    """One replica: a context without effect."""
+    model = smp.DistributedModel(Network())
+    optimizer = smp.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+    with model.join():
+        for number in range(STEPS):
+            optimizer.zero_grad()
+            usual(model, *samples(number))
+            optimizer.step()
+    return off(model)
 
 
 def evaluated_outside() -> float:
@@ -217,7 +240,6 @@ def main() -> None:
         "kinds": kinds(),
         "gathered": gathered(),
         "continued": continued(),
-        "joined": joined(),
         "groups": {
             "name": error_of(lambda: smp.barrier("WORLD")),
             "ranks": error_of(lambda: smp.allgather(1, smp.get_dp_group())),
@@ -225,6 +247,12 @@ def main() -> None:
             "negative": error_of(lambda: smp.recv_from(-1, smp.RankType.WORLD_RANK)),
         },
     }
+    if PARTITIONS == 1:
+        found["joined"] = [joined(usual), joined(undecorated), joined(usual, divide_by_initial_world_size=False)]
+        model = smp.DistributedModel(Network())
+        found["thrown"] = error_of(lambda: train_joined(model, usual, throw_on_early_termination=True))
+    else:
+        found["joined"] = [nothing_to_join()]
     others = {
         "of_torch": lambda: off(train(of_torch)),
         "undecorated": lambda: off(train(undecorated)),

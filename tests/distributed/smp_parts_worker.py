@@ -12,10 +12,15 @@ import warnings
 from pathlib import Path
 
 import torch
+import transformers
 from torch import nn
 
 from lightning_sagemaker.smdistributed import importer
 
+try:
+    import peft
+except ImportError:
+    peft = None
 importer.install()
 sys.path.insert(0, str(Path(__file__).parent))
 import smdistributed.modelparallel.torch as smp  # noqa: E402
@@ -81,13 +86,21 @@ def train_step(model, numbers, target):
     return loss
 
 
-def train(model, optimizer, steps, clip=False) -> tuple[list, list]:
+def train_plainly(model, numbers, target):
+    """Without a step."""
+    loss = nn.functional.cross_entropy(model(numbers), target)
+    loss.backward()
+    return loss
+
+
+def train(model, optimizer, steps, clip=False, call=train_step) -> tuple[list, list]:
     losses, norms = [], []
     share = slice(smp.dp_rank() * BATCH // smp.dp_size(), (smp.dp_rank() + 1) * BATCH // smp.dp_size())
     for step in steps:
         numbers, target = samples(step)
         optimizer.zero_grad()
-        loss = train_step(model, numbers[share], target[share]).reduce_mean()
+        loss = call(model, numbers[share], target[share])
+        loss = loss.reduce_mean() if call is train_step else loss
         if clip:
             norms.append(float(optimizer.clip_master_grads(CLIP)))
         optimizer.step()
@@ -154,7 +167,14 @@ def layers() -> dict:
     optimizer = smp.DistributedOptimizer(build(model))
     losses, norms = train(model, optimizer, range(STEPS), clip=True)
     own = {name: list(one.shape) for name, one in model.local_named_parameters() if model.is_distributed_parameter(one)}
+    enabled = Network()  # torch's layers, those that the script enables
+    smp.set_tensor_parallelism(enabled.head)
+    smp.set_tensor_parallelism(enabled.embed)
+    model = smp.DistributedModel(enabled)
+    alone = train(model, smp.DistributedOptimizer(build(model)), range(STEPS), clip=True, call=train_plainly)
+    chain = in_turns()
     builders = {
+        "none": lambda: train(*(wrapped := smp.DistributedModel(Network()), build(wrapped)), range(1)),
         "in_features": lambda: smp.nn.DistributedLinear(5, 2),
         "max_norm": lambda: smp.nn.DistributedEmbedding(5, 2, max_norm=1.0),
         "layer": lambda: smp.nn.DistributedTransformerLayer(),
@@ -164,8 +184,92 @@ def layers() -> dict:
         "norms": norms,
         "weights": sums(model.state_dict()),
         "own": own,
+        "chain": chain,
+        "alone": [*alone, sums(model.state_dict()), sum(map(model.is_distributed_parameter, model.local_parameters()))],
+        "models": {name: shared_model(*case) for name, case in SHARED_MODELS.items()},
         "refused": {name: error_of(build_one) for name, build_one in builders.items()},
     }
+
+
+def in_turns() -> float:
+    """Layers that are the model's blocks themselves, in a step and without one; the largest difference from one process."""
+
+    def make():
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(6, 8), nn.Linear(8, 8), nn.Linear(8, 3))
+
+    def run(network, call, rows) -> dict:
+        optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+        for step in range(4):
+            numbers, target = samples(step)
+            optimizer.zero_grad()
+            call(step)(network, nn.functional.one_hot(numbers, 11).float().mean(1)[rows, :6], target[rows])
+            optimizer.step()
+        return network.state_dict()
+
+    whole = run(make(), lambda step: train_plainly, slice(None))
+    network = make()
+    smp.set_tensor_parallelism(network)
+    share = slice(smp.dp_rank() * BATCH // smp.dp_size(), (smp.dp_rank() + 1) * BATCH // smp.dp_size())
+    found = run(smp.DistributedModel(network), lambda step: (train_plainly, train_step)[step % 2], share)
+    return max(float((found[name] - value).abs().max()) for name, value in whole.items())
+
+
+SIZES = {
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 32,
+    "vocab_size": 20,
+    "max_position_embeddings": 8,
+}
+DECODER = {**SIZES, "num_key_value_heads": 2, "use_cache": False}
+LATENT = {"kv_lora_rank": 8, "qk_nope_head_dim": 4, "qk_rope_head_dim": 4, "v_head_dim": 4, "q_lora_rank": None}
+EXPERTS = {"n_routed_experts": 2, "num_experts_per_tok": 2, "moe_intermediate_size": 8, "first_k_dense_replace": 1}
+SHARED_MODELS = {
+    "norms of heads": (transformers.Qwen3ForCausalLM, transformers.Qwen3Config, {**DECODER, "head_dim": 8}),
+    "a key of all heads": (
+        transformers.DeepseekV2ForCausalLM,
+        transformers.DeepseekV2Config,
+        DECODER | LATENT | EXPERTS,
+    ),
+    "adapters": (transformers.LlamaForCausalLM, transformers.LlamaConfig, DECODER, ["q_proj", "o_proj", "up_proj"]),
+}
+"""What a rank has complete and uses for its own heads only, and low-rank adapters of sharded matrices."""
+
+
+def shared_model(kind, config, sizes, adapted=()) -> float | None:
+    """The largest difference from one process, as a part of what training has changed; outside of steps."""
+
+    def make():
+        torch.manual_seed(0)
+        model = kind(config(**sizes))
+        if adapted:
+            model = peft.get_peft_model(model, peft.LoraConfig(r=2, target_modules=adapted, init_lora_weights=False))
+        return model
+
+    def step(model, optimizer, rows) -> None:
+        optimizer.zero_grad()
+        ids = torch.randint(0, 20, (BATCH, 8), generator=torch.Generator().manual_seed(1))[rows]
+        model(input_ids=ids, labels=ids).loss.backward()
+        optimizer.step()
+
+    if adapted and peft is None:
+        return None
+    first, plain, network = make().state_dict(), make(), make()
+    smp.set_tensor_parallelism(network)
+    model = smp.DistributedModel(network)
+    for one, rows in (
+        (plain, slice(None)),
+        (model, slice(smp.dp_rank() * BATCH // 2, (smp.dp_rank() + 1) * BATCH // 2)),
+    ):
+        optimizer = torch.optim.SGD([weight for weight in one.parameters() if weight.requires_grad], lr=0.5)
+        for _ in range(2):
+            step(one, optimizer, rows)
+    found = model.state_dict()
+    moved = {name: (value - first[name]).norm() for name, value in plain.state_dict().items()}
+    away = {name: (value - found[name]).norm() for name, value in plain.state_dict().items()}
+    return max(float(away[name] / (moved[name] + 1e-5)) for name in away)
 
 
 if __name__ == "__main__":

@@ -43,8 +43,17 @@ def test_parameters_are_sharded(tmp_path):
 
 def test_own_layers_are_shared(tmp_path):
     """A linear layer by its inputs, an embedding by the dimension of its vectors; the rest is refused."""
-    ranks, _ = run(tmp_path, "layers")
+    ranks, expected = run(tmp_path, "layers")
     for found in ranks:
+        losses, norms, weights, shared = found["alone"]  # torch's layers, trained without a step
+        assert losses == pytest.approx(expected["losses"], abs=1e-5)
+        assert norms == pytest.approx(expected["norms"], abs=1e-5)
+        assert weights == pytest.approx(expected["weights"], abs=1e-5)
+        assert shared == 2
+        assert found["chain"] == pytest.approx(0, abs=1e-6)
+        for name, away in found["models"].items():
+            assert away is None or away < 1e-3, name
+        assert "Network has no layer to shard. HINT: enable" in found["refused"]["none"]
         assert found["own"] == {"embed.weight": [11, 3], "head.weight": [3, 3]}
         assert "in_features=5" in found["refused"]["in_features"]
         assert "max_norm" in found["refused"]["max_norm"]

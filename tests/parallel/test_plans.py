@@ -4,7 +4,7 @@ import transformers
 from torch import nn
 
 from lightning_sagemaker.parallel.degrees import ParallelConfigError
-from lightning_sagemaker.parallel.plans import COLUMNS, ROWS, count_own_heads, tensor_plan
+from lightning_sagemaker.parallel.plans import COLUMNS, ROWS, SUMMED, SUMMED_TAIL, count_own_heads, tensor_plan
 
 SIZES = {
     "hidden_size": 32,
@@ -34,6 +34,55 @@ def test_every_block_is_shared_and_nothing_else(name, columns, rows):
     assert list(plan.values()).count(ROWS) == rows
     assert all(isinstance(module.get_submodule(path), nn.Linear) for path in plan)
     assert not any(part in path for path in plan for part in ("embed", "pooler", "classifier", "head", "vocab"))
+
+
+def test_what_each_rank_has_complete_but_uses_for_its_own_heads_is_summed():
+    """The norms of queries and keys, and a rotary key that all heads share, as transformers' own plans say."""
+    heads = {"num_key_value_heads": 4, "head_dim": 8}
+    qwen = tensor_plan(transformers.Qwen3ForCausalLM(transformers.Qwen3Config(**SIZES, **heads)), 2)
+    assert sorted({path.rpartition(".")[2] for path, style in qwen.items() if style == SUMMED}) == ["k_norm", "q_norm"]
+    latent = {"kv_lora_rank": 16, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 8, "q_lora_rank": None}
+    experts = {"n_routed_experts": 2, "num_experts_per_tok": 2, "moe_intermediate_size": 8}
+    config = transformers.DeepseekV2Config(**SIZES, num_key_value_heads=4, **latent, **experts)
+    deepseek = tensor_plan(transformers.DeepseekV2ForCausalLM(config), 2)
+    tails = [path for path, style in deepseek.items() if style == SUMMED_TAIL]
+    if "mla_kv_a_proj" in config.base_model_tp_plan.values():  # older releases of transformers have no plan of it
+        assert tails == [f"model.layers.{layer}.self_attn.kv_a_proj_with_mqa" for layer in range(2)]
+
+
+def test_each_model_follows_its_own_plan():
+    """Two halves of different types; those without a plan stay whole, even where some of their names are in another's."""
+    image = transformers.ViTModel(transformers.ViTConfig(**{**SIZES, "image_size": 8, "patch_size": 4}))
+    module = nn.ModuleDict({"image": image, "text": MODELS["distilbert"](), "more": MODELS["bert"]()})
+    plan = tensor_plan(module, 2)
+    assert {path.partition(".")[0] for path in plan} == {"text", "more"}
+    assert plan == {**tensor_plan(nn.ModuleDict({"text": module["text"]}), 2)} | {
+        **tensor_plan(nn.ModuleDict({"more": module["more"]}), 2)
+    }
+
+
+@pytest.mark.parametrize(("name", "targets"), [("bert", "all-linear"), ("llama", ["q_proj", "o_proj", "down_proj"])])
+def test_adapters_are_shared_as_their_matrices_are(name, targets):
+    peft = pytest.importorskip("peft")
+    task = {"task_type": "SEQ_CLS"} if name == "bert" else {}
+    plain, model = tensor_plan(MODELS[name](), 2), MODELS[name]()
+    adapted = peft.get_peft_model(model, peft.LoraConfig(r=2, target_modules=targets, **task))
+    plan = tensor_plan(adapted, 2)
+    prefix = "base_model.model."
+    for path, style in plain.items():
+        own = "lora_B" if style == COLUMNS else "lora_A"
+        parts = {key.removeprefix(prefix + path): value for key, value in plan.items() if key.startswith(prefix + path)}
+        assert parts in ({"": style}, {".base_layer": style, f".{own}.default": style})
+    count_own_heads(adapted, plan, 2)
+    attention = next(module for module in model.modules() if hasattr(module, "q_proj") or hasattr(module, "query"))
+    assert getattr(attention, "num_attention_heads", 2) == 2
+
+
+def test_other_adapters_are_refused():
+    peft = pytest.importorskip("peft")
+    adapted = peft.get_peft_model(MODELS["bert"](), peft.LoraConfig(r=2, target_modules=["query"], use_dora=True))
+    with pytest.raises(ParallelConfigError, match=r"attention\.self\.query is a peft.*HINT: use plain LoRA"):
+        tensor_plan(adapted, 2)
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -177,6 +177,66 @@ def test_content_beside_the_model_may_hold_numpys_numbers_and_its_configuration(
     assert "HINT: save plain values" in done.stdout
 
 
+KEPT = """
+import os, shutil, torch, smdistributed.modelparallel.torch as smp
+from pathlib import Path
+smp.init({"partitions": 1, "ddp": True})
+def error_of(call):
+    try:
+        call()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+def build():
+    model = smp.DistributedModel(torch.nn.Linear(2, 1))
+    return {"model": model, "optimizer": smp.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1))}
+early = error_of(lambda: smp.resume_from_checkpoint("none", "tag", partial=False))
+parts = build()
+for tag in ("step1", "step2", "best", "step3"):
+    smp.save_checkpoint("out", tag, **parts, num_kept_partial_checkpoints=2)
+    print(*sorted(path.name for path in Path("out").glob("*_partial")))
+print(error_of(lambda: smp.save_checkpoint("out", "step4", **parts, num_kept_partial_checkpoints=-1)))
+print(early)
+smp.state.model = smp.state.optimizer = None
+print(error_of(lambda: smp.resume_from_checkpoint("out")))
+smp.DistributedModel(torch.nn.Linear(2, 1))
+print(error_of(lambda: smp.resume_from_checkpoint("out")))
+print(error_of(lambda: smp.resume_from_checkpoint("out", load_optimizer=False)))
+parts = build()
+smp.save_checkpoint("out", "alone", model=parts["model"])
+print(error_of(lambda: smp.resume_from_checkpoint("out")))
+shutil.copy("out/step3_partial/model_0_0.pt", "out/step3_partial/model_1_0.pt")
+print(error_of(lambda: smp.resume_from_checkpoint("out", "step3")))
+smp.save_checkpoint("out", "step3", **parts)
+print(error_of(lambda: smp.resume_from_checkpoint("out", "step3")))
+"""
+KEPT_SAYS = [
+    "step1_partial",
+    "step1_partial step2_partial",
+    "best_partial step2_partial",
+    "step2_partial step3_partial",
+    "ValueError: num_kept_partial_checkpoints=-1 was set. HINT",
+    "RuntimeError: none/tag was to be resumed, but there is no smp.DistributedModel yet. HINT",
+    "RuntimeError: rank 0: RuntimeError: out/step3_partial holds the state of a model, but there is no smp.DistributedModel",
+    "RuntimeError: rank 0: RuntimeError: out/step3_partial holds the state of an optimizer, but there is no",
+    "None",
+    "RuntimeError: rank 0: FileNotFoundError: out/alone_partial has no state of the optimizer. HINT",
+    "RuntimeError: rank 0: FileNotFoundError: out/step3_partial was saved in another layout: it has model_0_0.pt,",
+    "None",
+]
+
+
+def test_checkpoints_are_kept_and_resumed_as_asked(tmp_path):
+    """The newest one stays, whatever its tag; one is resumed in full, or one error says why not."""
+    (tmp_path / "script.py").write_text(KEPT)
+    command = [sys.executable, "-m", "lightning_sagemaker", str(tmp_path / "script.py")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=tmp_path, check=False)
+    assert done.returncode == 0, done.stderr
+    said = [line for line in done.stdout.splitlines() if "second DistributedModel" not in line]
+    assert len(said) == len(KEPT_SAYS), said
+    for line, expected in zip(said, KEPT_SAYS, strict=True):
+        assert line.startswith(expected)
+
+
 RECOMPUTED = """
 import torch, smdistributed.modelparallel.torch as smp
 smp.init({"partitions": 1, "ddp": True})

@@ -97,7 +97,7 @@ class PipelinedModel:
         self.tied = TiedParameters(root, self.partition, groups)
         self._make_equal()
         self._copies: list[tuple[nn.Module, Any]] = []
-        self.linears = TensorParallelLinears(root, shared, groups, self.stages.is_absent)
+        self.linears = TensorParallelLinears(root, shared, groups, self.stages)
         self.reduction = self._make_reduction(own)
 
     def _materialize(self, own: Sequence[int]) -> None:

@@ -17,11 +17,15 @@ from torch import nn
 from lightning_sagemaker.parallel.degrees import ParallelConfigError
 
 COLUMNS, ROWS = "colwise", "rowwise"
+SUMMED, SUMMED_TAIL = "summed", "summed tail"
+"""Styles of modules that every rank has all of, but uses for its own heads only, so that gradients are summed: those of the
+parameters (the norm of each head's queries), or of the output's end (the rotary part of a key that all heads share)."""
 BY_INPUTS, BY_DIMENSION = "by inputs", "by dimension"
 """Styles of a single linear layer, which splits its input and all-reduces, and of an embedding, which gathers dimensions."""
 
 _ENCODER = {
     r"encoder\.layer\.\d+\.attention\.self\.(query|key|value)": COLUMNS,
+    r"encoder\.layer\.\d+\.attention\.self\.distance_embedding": SUMMED,
     r"encoder\.layer\.\d+\.attention\.output\.dense": ROWS,
     r"encoder\.layer\.\d+\.intermediate\.dense": COLUMNS,
     r"encoder\.layer\.\d+\.output\.dense": ROWS,
@@ -59,7 +63,10 @@ PLANS: Mapping[str, Mapping[str, str]] = {
 
 
 def tensor_plan(root: nn.Module, degree: int) -> dict[str, str]:
-    """Name of a linear module -> ``colwise`` or ``rowwise``.
+    """Name of a module -> ``colwise``, ``rowwise``, ``summed`` or ``summed tail``.
+
+    Each transformers model within ``root`` follows its own plan; those without one, such as the vision half of a model of
+    images and text, stay complete on each rank, if another one is sharded.
 
     Args:
         root: Module that contains a transformers model of a type in :data:`PLANS`, or one with its own plan
@@ -67,43 +74,105 @@ def tensor_plan(root: nn.Module, degree: int) -> dict[str, str]:
         degree: Number of ranks that each matrix is sharded across.
 
     Raises:
-        ParallelConfigError: If there is no plan, or heads or hidden units are not divisible.
+        ParallelConfigError: If there is no plan, heads or hidden units are not divisible, or a matrix is within an adapter
+            that cannot be sharded.
 
     """
-    configured = (module for module in root.modules() if hasattr(getattr(module, "config", None), "model_type"))
-    model: Any = next(configured, None)
-    if model is None:
+    found: dict[str, str] = {}
+    kinds: list[str] = []
+    _plan_models(root, "", degree, found, kinds)
+    if not kinds:
         raise ParallelConfigError(
             f"tensor_parallel_degree={degree} was set, but {type(root).__name__} contains no transformers model. HINT: use"
             " sharded_data_parallel_degree or partitions."
         )
-    config: Any = model.config
-    own = getattr(config, "base_model_tp_plan", None)
-    patterns = PLANS.get(config.model_type) or _patterns(own)
-    if not patterns:
+    if not found:
         raise ParallelConfigError(
-            f"tensor_parallel_degree={degree} was set, but there is no plan for {config.model_type}. HINT: supported are"
+            f"tensor_parallel_degree={degree} was set, but there is no plan for {kinds[0]}. HINT: supported are"
             f" {', '.join(PLANS)} and the decoders that transformers has plans for; use"
             " sharded_data_parallel_degree or partitions for others."
         )
+    return found
+
+
+def _plan_models(module: nn.Module, path: str, degree: int, found: dict[str, str], kinds: list[str]) -> None:
+    """Add the plan of a transformers model with its own plan, or else of those within ``module``, to ``found``."""
+    config: Any = getattr(module, "config", None)
+    if hasattr(config, "model_type"):
+        kinds.append(config.model_type)
+        patterns = PLANS.get(config.model_type) or _patterns(getattr(config, "base_model_tp_plan", None))
+        plan = _matching(module, f"{path}." if path else "", patterns) if patterns else {}
+        if plan:
+            _check_sizes(config, degree)
+            found.update(plan)
+            return
+    for name, child in module.named_children():
+        _plan_models(child, f"{path}.{name}" if path else name, degree, found, kinds)
+
+
+def _matching(model: nn.Module, prefix: str, patterns: Mapping[str, str]) -> dict[str, str]:
+    plan: dict[str, str] = {}
+    for path, module in model.named_modules():
+        for pattern, style in patterns.items():
+            if re.search(rf"(^|\.){pattern}$", path):
+                plan |= _placed(module, prefix + path, style)
+    split = {_owner(path) for path, style in plan.items() if style == COLUMNS}
+    return {path: style for path, style in plan.items() if style in (COLUMNS, ROWS) or _owner(path) in split}
+
+
+def _owner(path: str) -> str:
+    """Name of the module that a matrix, with or without an adapter, is part of."""
+    return re.sub(r"\.(base_layer|lora_[AB]\.[^.]+)$", "", path).rpartition(".")[0]
+
+
+def _placed(module: nn.Module, path: str, style: str) -> dict[str, str]:
+    """The plan of one matrix, also where low-rank adapters (LoRA, by peft) are added to it.
+
+    The adapter's second matrix computes columns as the matrix does, and its first one takes rows as the matrix does; the
+    other one of the two is small, and complete on each rank.
+    """
+    if style in (SUMMED, SUMMED_TAIL) or isinstance(module, nn.Linear):
+        return {path: style}
+    linears = {name: found for name, found in module.named_modules() if isinstance(found, nn.Linear)}
+    if not linears:
+        return {}  # experts, whose matrices are not linear layers
+    own = "lora_B" if style == COLUMNS else "lora_A"
+    parts = {name.partition(".")[0] for name, _ in module.named_parameters()}
+    held = {f"{name}.{kind}" for name in linears for kind in ("weight", "bias")}
+    if not parts <= {"base_layer", "lora_A", "lora_B"} or not {name for name, _ in module.named_parameters()} <= held:
+        raise ParallelConfigError(
+            f"tensor_parallel_degree was set, but {path} is a {type(module).__module__}.{type(module).__name__}, which"
+            " cannot be sharded. HINT: use plain LoRA (peft's LoraConfig, without DoRA or modules_to_save for it), or"
+            " sharded_data_parallel_degree instead."
+        )
+    return {f"{path}.{name}": style for name in linears if name.partition(".")[0] in ("base_layer", own)}
+
+
+def _check_sizes(config: Any, degree: int) -> None:
     for what in ("num_attention_heads", "num_key_value_heads", "intermediate_size"):
         number = getattr(config, what, None)
         if number is not None and number % degree:
             raise ParallelConfigError(
                 f"tensor_parallel_degree={degree} was set, but the model has {what}={number}. HINT: set a divisor of it."
             )
-    plan = {}
-    for path, module in root.named_modules():
-        for pattern, style in patterns.items():
-            if isinstance(module, nn.Linear) and re.search(rf"(^|\.){pattern}$", path):
-                plan[path] = style
-    return plan
+
+
+_STYLES = {
+    "colwise": COLUMNS,
+    "rowwise": ROWS,
+    "replicated_with_grad_allreduce": SUMMED,
+    "mla_kv_a_proj": SUMMED_TAIL,
+}
+"""transformers' names of styles -> ours."""
 
 
 def _patterns(plan: Mapping[str, str] | None) -> dict[str, str]:
     """Transformers' own plan as patterns, in which ``*`` stands for a number."""
-    styles = (COLUMNS, ROWS)
-    return {re.escape(path).replace(r"\*", r"\d+"): style for path, style in (plan or {}).items() if style in styles}
+    return {
+        re.escape(path).replace(r"\*", r"\d+"): _STYLES[style]
+        for path, style in (plan or {}).items()
+        if style in _STYLES
+    }
 
 
 _COUNTS = ("num_attention_heads", "num_heads", "n_heads", "num_key_value_heads", "all_head_size")
@@ -126,8 +195,8 @@ def count_own_heads(root: nn.Module, shared: Iterable[str], degree: int) -> Call
 
     """
     before: list[tuple[nn.Module, str, int]] = []
-    for path in {path.rpartition(".")[0] for path in shared}:
-        module = root.get_submodule(path)
+    for owner in {_owner(path) for path in shared}:
+        module = root.get_submodule(owner)
         for name in _COUNTS:
             number = getattr(module, name, None)
             if isinstance(number, int):

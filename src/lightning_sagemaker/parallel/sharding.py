@@ -29,6 +29,7 @@ from lightning_sagemaker.parallel.blocks import find_units
 from lightning_sagemaker.parallel.degrees import ParallelConfigError, ParallelDegrees
 from lightning_sagemaker.parallel.full_states import take_full_states
 from lightning_sagemaker.parallel.plans import COLUMNS, count_own_heads, tensor_plan
+from lightning_sagemaker.parallel.tensor import WITH_SUMS
 
 DP_REPLICATE, DP_SHARD, TP = "dp_replicate", "dp_shard", "tp"
 """Dimensions of the mesh: replicas, parameter shards of a replica, tensor parallel ranks."""
@@ -162,10 +163,13 @@ def apply_tensor_parallel(root: nn.Module, mesh: DeviceMesh) -> list[str]:
         ParallelConfigError: If there is no tensor parallel plan for the model.
 
     """
-    styles: dict[str, ParallelStyle] = {
-        path: ColwiseParallel() if style == COLUMNS else RowwiseParallel()
-        for path, style in tensor_plan(root, mesh.size()).items()
-    }
+    plan = tensor_plan(root, mesh.size())
+    styles: dict[str, ParallelStyle] = {}
+    for path, style in plan.items():
+        if style in WITH_SUMS:
+            root.get_submodule(path).forward = WITH_SUMS[style](root, path, mesh.get_group())
+        else:
+            styles[path] = ColwiseParallel() if style == COLUMNS else RowwiseParallel()
     parallelize_module(root, mesh, styles)
     count_own_heads(root, styles, mesh.size())
     return [

@@ -90,6 +90,7 @@ class Stages:
         self._recomputes = False
         self._replayed: list[Any] = []
         self._output: Any = None
+        self._computed: dict[int, Callable[..., Any]] = {}
         for name, parameter in root.named_parameters():
             if not set(partition.stages[name]) & set(own):
                 self._shapes[id(parameter)] = torch.empty_like(parameter, device="meta", requires_grad=False)
@@ -121,6 +122,13 @@ class Stages:
             hook.remove()
         self._forwards.restore()
 
+    def compute_by(self, module: nn.Module, forward: Callable[..., Any]) -> bool:
+        """Replace the ``forward`` of a block, which is called as part of a stage still; False if ``module`` is no block."""
+        index = next((index for index, block in enumerate(self._blocks.modules) if block is module), None)
+        if index is not None:
+            self._computed[index] = forward
+        return index is not None
+
     def shape(self, tensor: Tensor) -> torch.Size:
         """Shape of a parameter, absent or not, or of a buffer."""
         return self._shapes.get(id(tensor), tensor).shape
@@ -151,6 +159,7 @@ class Stages:
         is_last = own.stop == len(self._blocks)
         is_new = (stage, kind) not in self._known
         absent = None if received is None else Absent(self._shapes)
+        self._recomputes = False
         visit = self._visit = _Visit(own.start, own.stop, is_last, received, absent, is_new, absent is not None)
         try:
             if absent is not None:
@@ -183,6 +192,10 @@ class Stages:
             yield
         finally:
             self._recomputes = False
+
+    def call_outside(self) -> None:
+        """Let blocks run whenever they are called, until the next :meth:`run`. Only where this process has all stages."""
+        self._recomputes = True
 
     def replay(self, step: Callable[[], Any], output: Any) -> Any:
         """Run ``step`` again with the model's call replaced by ``output``; returns ``step``'s result."""
@@ -217,7 +230,7 @@ class Stages:
             )
 
     def _run_block(self, index: int, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        visit = self._visit
+        visit, forward = self._visit, self._computed.get(index, forward)
         if self._recomputes:
             return forward(*args, **kwargs)
         if visit is None:

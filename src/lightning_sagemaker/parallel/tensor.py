@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import torch
 import torch.distributed as dist
@@ -21,7 +21,16 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard
 
 from lightning_sagemaker.parallel.groups import ParallelGroups
-from lightning_sagemaker.parallel.plans import BY_DIMENSION, BY_INPUTS, COLUMNS, ROWS, count_own_heads
+from lightning_sagemaker.parallel.plans import (
+    BY_DIMENSION,
+    BY_INPUTS,
+    COLUMNS,
+    ROWS,
+    SUMMED,
+    SUMMED_TAIL,
+    count_own_heads,
+)
+from lightning_sagemaker.parallel.stage import Stages
 from lightning_sagemaker.parallel.trace import ReplacedForwards
 
 
@@ -32,22 +41,28 @@ class TensorParallelLinears:
         root: The module; all processes of the group have the same values.
         plan: Tensor parallel plan of :func:`~lightning_sagemaker.parallel.plans.tensor_plan`; may be empty.
         groups: Process groups of the job.
-        is_absent: Whether a parameter belongs to stages of other processes only.
+        stages: Stages of this process.
 
     """
 
-    def __init__(
-        self, root: nn.Module, plan: Mapping[str, str], groups: ParallelGroups, is_absent: Callable[[Tensor], bool]
-    ) -> None:
-        self._groups = groups
+    def __init__(self, root: nn.Module, plan: Mapping[str, str], groups: ParallelGroups, stages: Stages) -> None:
+        self._groups, self._stages = groups, stages
         self._place, self._degree = groups.at.tensor, groups.degrees.tensor
         self._dims: dict[int, int] = {}
         self._mesh: DeviceMesh | None = None
         self._forwards = ReplacedForwards()
-        own = {path: style for path, style in plan.items() if not is_absent(root.get_submodule(path).weight)}  # type: ignore[arg-type]
+        own = {
+            path: style
+            for path, style in plan.items()
+            if not any(map(stages.is_absent, root.get_submodule(path).parameters()))
+        }
         copied = _CopiedOnce(groups.groups["TP"])
         for path, style in own.items():
-            self._share(root.get_submodule(path), style, copied)
+            module = root.get_submodule(path)
+            if style in WITH_SUMS:
+                self._forwards.replace(module, WITH_SUMS[style](root, path, groups.groups["TP"]))
+            else:
+                self._share(module, style, copied)
         heads = [path for path, style in own.items() if style in (COLUMNS, ROWS)]
         self._undo_heads = count_own_heads(root, heads, self._degree)
 
@@ -63,7 +78,8 @@ class TensorParallelLinears:
             if parameter is not None:
                 self._dims[id(parameter)] = dim
                 parameter.data = self.part(parameter, parameter.data)
-        self._forwards.replace(linear, forward)
+        if not self._stages.compute_by(linear, forward):
+            self._forwards.replace(linear, forward)
 
     def remove(self) -> None:
         """Restore the layers' forward methods; their parameters stay sharded."""
@@ -215,6 +231,45 @@ class _Joined(torch.autograd.Function):
     @staticmethod
     def backward(ctx: _Context, gradient: Tensor) -> tuple[Tensor, None]:
         return _own_part(gradient, ctx.group), None
+
+
+def _with_summed_parameters(root: nn.Module, path: str, group: dist.ProcessGroup) -> Callable[..., object]:
+    module = root.get_submodule(path)
+    forward, names = module.forward, [name for name, _ in module.named_parameters(recurse=False)]
+
+    @functools.wraps(forward)
+    def run(*args: object, **kwargs: object) -> object:
+        own = [(place, name, place[name]) for name in names for place in (_place_of(module, name),)]
+        try:
+            for place, name, parameter in own:
+                place[name] = _Copied.apply(parameter, group)  # type: ignore[no-untyped-call]
+            return forward(*args, **kwargs)
+        finally:
+            for place, name, parameter in own:
+                place[name] = parameter
+
+    return run
+
+
+def _place_of(module: nn.Module, name: str) -> dict[str, nn.Parameter | None]:
+    """Where a module keeps a parameter; within a forward pass FSDP keeps a view of it as a plain attribute."""
+    return module._parameters if name in module._parameters else vars(module)
+
+
+def _with_summed_tail(root: nn.Module, path: str, group: dist.ProcessGroup) -> Callable[..., object]:
+    module, size = root.get_submodule(path), cast("int", root.get_submodule(path.rpartition(".")[0]).qk_rope_head_dim)
+    forward = module.forward
+
+    @functools.wraps(forward)
+    def run(*args: object, **kwargs: object) -> object:
+        found: Tensor = forward(*args, **kwargs)
+        return torch.cat([found[..., :-size], _Copied.apply(found[..., -size:], group)], dim=-1)  # type: ignore[no-untyped-call]
+
+    return run
+
+
+WITH_SUMS = {SUMMED: _with_summed_parameters, SUMMED_TAIL: _with_summed_tail}
+"""Style -> the ``forward`` of the module by that name, whose gradients are summed over a group."""
 
 
 def _own_part(whole: Tensor, group: dist.ProcessGroup) -> Tensor:

@@ -20,11 +20,19 @@ import torch
 from torch import nn
 
 from lightning_sagemaker.collectives.agreement import run_and_sync_errors
-from lightning_sagemaker.smdistributed.modelparallel.torch.core import mp_rank, pp_rank, rdp_rank, tp_rank, tp_size
+from lightning_sagemaker.smdistributed.modelparallel.torch.core import (
+    mp_rank,
+    pp_rank,
+    pp_size,
+    rdp_rank,
+    rdp_size,
+    tp_rank,
+    tp_size,
+)
 from lightning_sagemaker.smdistributed.modelparallel.torch.state_mod import state
 
 if TYPE_CHECKING:
-    from lightning_sagemaker._types import Checkpoint, MapLocation
+    from lightning_sagemaker._types import Checkpoint, MapLocation, StateDict
     from lightning_sagemaker.smdistributed.modelparallel.torch.model import DistributedModel
     from lightning_sagemaker.smdistributed.modelparallel.torch.optimizer import DistributedOptimizer
 
@@ -130,9 +138,17 @@ def save_checkpoint(
         optimizer: The distributed optimizer; not part of a full checkpoint.
         user_content: Any other object to save.
         translate_if_full: Without effect: names are those of the user's model.
-        num_kept_partial_checkpoints: Number of partial checkpoints to keep; default: all.
+        num_kept_partial_checkpoints: Number of partial checkpoints to keep, this one included; default: all.
+
+    Raises:
+        ValueError: If ``num_kept_partial_checkpoints`` is negative.
 
     """
+    if (num_kept_partial_checkpoints or 0) < 0:
+        raise ValueError(
+            f"num_kept_partial_checkpoints={num_kept_partial_checkpoints} was set. HINT: set how many to keep, or None for"
+            " all."
+        )
     folder = Path(path)
     is_first = state.groups.rank == 0
     place = folder / f"{tag}_partial"
@@ -150,21 +166,34 @@ def save_checkpoint(
 
     def point() -> None:
         if is_first:
+            _drop_other_layouts(place)
             newest = folder / f".{NEWEST}.{os.getpid()}"
             newest.write_text(f"{tag}_partial" if partial else tag)
             newest.replace(folder / NEWEST)
             if partial and num_kept_partial_checkpoints:
-                _keep(folder, num_kept_partial_checkpoints)
+                _keep(folder, num_kept_partial_checkpoints, place)
 
     run_and_sync_errors(write, state.objects)
     run_and_sync_errors(point, state.objects)  # only to a complete checkpoint
 
 
-def _keep(folder: Path, count: int) -> None:
-    found = [place for place in folder.glob("*_partial") if place.is_dir()]
-    found.sort(key=lambda place: [int(number) for number in re.findall(r"\d+", place.name)] or [-1])
-    for place in found[:-count]:
+def _keep(folder: Path, count: int, newest: Path) -> None:
+    """Delete the oldest partial checkpoints, by the numbers in their tags (copies from S3 have new times), then by time."""
+
+    def age(place: Path) -> tuple[list[int], float]:
+        return [int(number) for number in re.findall(r"\d+", place.name)] or [-1], place.stat().st_mtime
+
+    others = sorted((one for one in folder.glob("*_partial") if one.is_dir() and one != newest), key=age)
+    for place in others[: max(0, len(others) + 1 - count)]:
         shutil.rmtree(place)
+
+
+def _drop_other_layouts(place: Path) -> None:
+    """Delete what an earlier job of another layout has saved by the same tag."""
+    for name in ("model", "optimizer"):
+        for path in place.glob(f"{name}_*.pt"):
+            if path.stem.removeprefix(f"{name}_") not in _layout():
+                path.unlink()
 
 
 def resume_from_checkpoint(
@@ -192,6 +221,8 @@ def resume_from_checkpoint(
 
     Raises:
         FileNotFoundError: If there is no such checkpoint.
+        RuntimeError: On all processes, if a partial checkpoint lacks the part of one, is of another layout, or holds a state
+            for which there is no distributed model or optimizer yet.
         pickle.UnpicklingError: If ``user_content`` holds other objects than plain ones, numbers of NumPy and the
             configurations of the model.
 
@@ -208,17 +239,60 @@ def resume_from_checkpoint(
         partial = tag.endswith("_partial")
         tag = tag.removesuffix("_partial")
     if not partial:
+        if state.model is None:
+            raise RuntimeError(
+                f"{folder / tag} was to be resumed, but there is no smp.DistributedModel yet. HINT: call"
+                " smp.resume_from_checkpoint after smp.DistributedModel(...)."
+            )
         whole = torch.load(folder / tag, map_location="cpu", weights_only=True)
         state.model.load_state_dict(whole if translate_function is None else translate_function(whole), strict=strict)
         return _user_content(folder / f"user_content_{tag}", folder / "user_content.pt")
     place = folder / f"{tag}_partial"
-    if state.model is not None:
-        own = torch.load(place / f"model_{_rank_info()}.pt", map_location="cpu", weights_only=True)
-        state.model.load_state_dict(own, strict=strict)
-    if load_optimizer and state.optimizer is not None:
-        own = torch.load(place / f"optimizer_{_rank_info()}.pt", map_location="cpu", weights_only=True)
-        state.optimizer.load_state_dict(own)
+    parts: dict[str, StateDict] = {}
+
+    def read() -> None:
+        for name, owner in (("model", state.model), ("optimizer", state.optimizer if load_optimizer else None)):
+            if name == "model" or load_optimizer:
+                _check_part(place, name, owner)
+            if owner is not None:
+                parts[name] = torch.load(place / f"{name}_{_rank_info()}.pt", map_location="cpu", weights_only=True)
+
+    run_and_sync_errors(read, state.objects)  # before any rank waits for the others' parts
+    if "model" in parts:
+        state.model.load_state_dict(parts["model"], strict=strict)
+    if "optimizer" in parts:
+        state.optimizer.load_state_dict(parts["optimizer"])
     return _user_content(place / "user_content.pt")
+
+
+def _check_part(place: Path, name: str, owner: object) -> None:
+    """Raise where a partial checkpoint is not for this process, or nothing would take its content."""
+    found = {one.stem.removeprefix(f"{name}_"): one.name for one in place.glob(f"{name}_*.pt")}
+    if owner is None and found:
+        wrapper = {"model": "smp.DistributedModel", "optimizer": "smp.DistributedOptimizer"}[name]
+        raise RuntimeError(
+            f"{place} holds the state of {'a model' if name == 'model' else 'an optimizer'}, but there is no {wrapper} yet."
+            f" HINT: call smp.resume_from_checkpoint after {wrapper}(...)"
+            f"{'' if name == 'model' else ', or pass load_optimizer=False'}."
+        )
+    if owner is None or (set(found) <= _layout() and _rank_info() in found):
+        return
+    if not found:
+        raise FileNotFoundError(
+            f"{place} has no state of the {name}. HINT: name a checkpoint that smp.save_checkpoint has written with"
+            f" partial=True and {name}=...{', or pass load_optimizer=False' if name == 'optimizer' else ''}."
+        )
+    raise FileNotFoundError(
+        f"{place} was saved in another layout: it has {', '.join(sorted(found.values()))}, and this job needs"
+        f" {', '.join(f'{name}_{one}.pt' for one in sorted(_layout()))}. HINT: resume a partial checkpoint with the same"
+        " partitions, tensor_parallel_degree and shard degree; one of smp.save_checkpoint(partial=False) fits any."
+    )
+
+
+def _layout() -> set[str]:
+    """The ranks that have parts of a checkpoint, as they are in the names of files."""
+    places = [f"{stage}_{shard}" for stage in range(pp_size()) for shard in range(tp_size())]
+    return {f"{place}_{copy}" for place in places for copy in range(rdp_size())} if _is_sharded() else set(places)
 
 
 def _user_content(*paths: Path) -> object:

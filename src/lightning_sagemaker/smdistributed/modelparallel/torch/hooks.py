@@ -6,13 +6,15 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from lightning_sagemaker.parallel.degrees import ParallelConfigError
 from lightning_sagemaker.smdistributed.modelparallel.torch.state_mod import state as of_smp
+from lightning_sagemaker.smdistributed.modelparallel.torch.uneven import UnevenBatches
 
 if TYPE_CHECKING:
     from lightning_sagemaker.parallel.model import PipelinedModel
+    from lightning_sagemaker.smdistributed.modelparallel.torch.model import DistributedModel
 
 
 _KEYS = itertools.count()
@@ -76,11 +78,26 @@ class Hooks:
             "model.register_comm_hook was called, which this stand-in for AWS's library does not support. HINT: remove it."
         )
 
-    def join(self, **_: object) -> AbstractContextManager[None]:
-        """Without effect: every replica must make as many steps as the others, which rank zero prints."""
-        if len(of_smp.groups.ranks["RDP"]) > 1 and of_smp.groups.rank == 0:
-            print(
-                "model.join() has no effect here: replicas that make more steps than the others wait forever. HINT: give all"
-                " of them as many batches, with drop_last=True in the sampler and the loader."
+    def join(
+        self, divide_by_initial_world_size: bool = True, enable: bool = True, throw_on_early_termination: bool = False
+    ) -> AbstractContextManager[object]:
+        """Let replicas make different numbers of steps: those that have finished take part in the others' reductions.
+
+        Args:
+            divide_by_initial_world_size: Divide the sum of gradients by the number of all replicas, not of those left.
+            enable: Whether the context has an effect.
+            throw_on_early_termination: Raise on all replicas as soon as one has finished, instead of continuing.
+
+        Raises:
+            ParallelConfigError: If parameters are sharded: each step gathers them from all replicas.
+
+        """
+        if not enable or len(of_smp.groups.ranks["RDP"]) == 1:
+            return nullcontext()
+        if of_smp.groups.degrees.shard > 1:
+            raise ParallelConfigError(
+                "model.join() was called with sharded_data_parallel_degree, where each step gathers parameters from all"
+                " replicas. HINT: give all of them as many batches, with drop_last=True in the sampler and the loader."
             )
-        return nullcontext()
+        model = cast("DistributedModel", self)
+        return UnevenBatches(model, divide_by_initial_world_size, throw_on_early_termination)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Protocol
 
 import torch
 import torch.distributed as dist
@@ -51,14 +52,48 @@ class JoinedBatches:
             )
 
     def own_rows(self, results: Sequence[object]) -> list[object]:
-        """The rows of this rank's samples in the step's result for each joined microbatch; other values unchanged."""
+        """The rows of this rank's samples in the step's result for each joined microbatch; other values unchanged.
+
+        Backward passes from them sum the gradients of all ranks' rows, each of which counts as one of the ranks' losses.
+        """
         pairs = zip(results, self._rows, strict=True)
         return [map_tensors(result, functools.partial(self._own, rows)) for result, rows in pairs]
 
     def _own(self, rows: list[int], tensor: Tensor) -> Tensor:
         if not tensor.dim() or tensor.shape[0] != sum(rows):
             return tensor
-        return tensor.narrow(0, sum(rows[: self._place]), rows[self._place])
+        own: Tensor = _OwnRows.apply(tensor, sum(rows[: self._place]), rows[self._place])  # type: ignore[no-untyped-call]
+        return own
+
+
+class _Context(Protocol):
+    """The autograd context."""
+
+    begin: int
+    count: int
+    shape: torch.Size
+
+
+class _OwnRows(torch.autograd.Function):
+    """Rows of the joined samples; the gradients of all ranks' rows are gathered, and divided by the number of ranks."""
+
+    @staticmethod
+    def forward(ctx: _Context, joined: Tensor, begin: int, count: int) -> Tensor:
+        ctx.begin, ctx.count, ctx.shape = begin, count, joined.shape
+        return joined.narrow(0, begin, count).clone()
+
+    @staticmethod
+    def backward(ctx: _Context, gradient: Tensor) -> tuple[Tensor, None, None]:
+        group = state.groups.groups["TP"]
+        whole = gradient.new_zeros(ctx.shape)
+        whole.narrow(0, ctx.begin, ctx.count).copy_(gradient)
+        dist.all_reduce(whole, group=group)
+        return whole / dist.get_world_size(group), None, None
+
+
+def is_joined() -> bool:
+    """Whether ranks of a tensor parallel group read different samples, as they do by default."""
+    return state.cfg is not None and state.cfg.degrees.tensor > 1 and not state.cfg.prescaled_batch
 
 
 def _next(tensors: Iterator[Tensor], _: Tensor) -> Tensor:

@@ -29,6 +29,7 @@ from lightning_sagemaker.smdistributed.modelparallel.torch.step import moved
 
 if TYPE_CHECKING:
     from lightning_sagemaker._types import StateDict
+    from lightning_sagemaker.smdistributed.modelparallel.torch.uneven import UnevenBatches
 
 
 IS_PARTIAL = "_smp_is_partial"
@@ -89,6 +90,7 @@ class DistributedModel(OwnParts, Passes, Hooks, nn.Module):
         self._pending: list[Tensor | None] | None = None
         self._after_partition, self._after_step = {}, {}
         self.sharded: ShardedParameters | None = None
+        self.uneven: UnevenBatches | None = None
         replicas = state.groups.groups["RDP"]
         wrap = functools.partial(
             DistributedDataParallel,
@@ -165,7 +167,7 @@ class DistributedModel(OwnParts, Passes, Hooks, nn.Module):
 
         pipeline = self._cut(run, microbatches[0])
         trains = torch.is_grad_enabled()
-        self._reduction = pipeline.reduction if trains and self._overlaps else None
+        self._reduction = pipeline.reduction if trains and self._overlaps and self.uneven is None else None
         if self._reduction is not None:
             self._reduction.begin()
         kind = f"{getattr(step, '__self__', step)!r}, {trains}"
@@ -181,6 +183,8 @@ class DistributedModel(OwnParts, Passes, Hooks, nn.Module):
 
     def _cut(self, step: Callable[[Any], object], microbatch: object) -> PipelinedModel:
         if self._pipeline is None:
+            if self.uneven is not None:
+                self.uneven.begin_partition(self._is_in_step)
             state.is_tracing = True
             try:
                 ends = functools.partial(assigned_ends, self.module)
@@ -213,12 +217,16 @@ class DistributedModel(OwnParts, Passes, Hooks, nn.Module):
             self._pending = None
         gradients.swap_gradients(own, found)
         if self._pending is None and torch.is_grad_enabled():
+            factor = 1.0 if self.uneven is None else self.uneven.begin_reduction()
             if self._reduction is not None:
                 self._reduction.finish()
             elif self._pipeline is not None:
                 self._pipeline.reduce_gradients()
             elif self.sharded is None:  # else each backward pass has reduced them
                 gradients.average(own, state.groups.groups["RDP"])
+            if factor != 1:
+                for one in own:
+                    one.grad = None if one.grad is None else one.grad.mul_(factor)
         gradients.swap_gradients(own, gradients.sums([one.grad for one in own], kept))
 
     def state_dict(  # type: ignore[override]  # with an option more

@@ -16,7 +16,7 @@ from lightning_sagemaker.parallel.blocks import Blocks, find_blocks
 from lightning_sagemaker.parallel.degrees import ParallelConfigError
 from lightning_sagemaker.parallel.delayed import delayed_parameters
 from lightning_sagemaker.parallel.plans import tensor_plan
-from lightning_sagemaker.smdistributed.modelparallel.torch.nn.layers import own_plan
+from lightning_sagemaker.smdistributed.modelparallel.torch.nn.layers import own_plan, plain_plan
 from lightning_sagemaker.smdistributed.modelparallel.torch.patches.checkpoint import group_size
 from lightning_sagemaker.smdistributed.modelparallel.torch.state_mod import state
 
@@ -99,6 +99,8 @@ def named_as_in_aws(module: nn.Module) -> nn.Module:
 def shared_plan(module: nn.Module) -> dict[str, str]:
     """Path of each sharded matrix of the model -> how: layers of ``smp.nn``, and those of this package's plan.
 
+    In a model that is not from transformers these are torch's linear layers and embeddings.
+
     Raises:
         ParallelConfigError: If there is no plan, or the script does not enable tensor parallelism for all its matrices.
 
@@ -107,7 +109,14 @@ def shared_plan(module: nn.Module) -> dict[str, str]:
     if degree == 1:
         return {}
     own = own_plan(module)
-    if own and not any(hasattr(getattr(one, "config", None), "model_type") for one in module.modules()):
+    if not any(hasattr(getattr(one, "config", None), "model_type") for one in module.modules()):
+        own |= plain_plan(module, degree)
+        if not own:
+            raise ParallelConfigError(
+                f"tensor_parallel_degree={degree} was set, but {type(module).__name__} has no layer to shard. HINT: enable"
+                " tensor parallelism for torch's Linear or Embedding layers whose sizes are multiples of it, by"
+                " smp.tensor_parallelism() or smp.set_tensor_parallelism(layer)."
+            )
         return own
     plan, shared = tensor_plan(module, degree), state.module_manager.shared
     wanted = {path: style for path, style in plan.items() if shared.get(module.get_submodule(path), False)}

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from lightning_sagemaker.parallel.containers import like, map_tensors
 from lightning_sagemaker.parallel.microbatches import split
-from lightning_sagemaker.smdistributed.modelparallel.torch.joined import JoinedBatches
+from lightning_sagemaker.smdistributed.modelparallel.torch.joined import JoinedBatches, is_joined
 from lightning_sagemaker.smdistributed.modelparallel.torch.state_mod import state
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class _Step:
             else:
                 parts[name] = self._split(name, value, count)
         microbatches = [{name: values[number] for name, values in parts.items()} for number in range(count)]
-        joined = JoinedBatches(microbatches, self._whole, self._axes) if _is_shared() else None
+        joined = JoinedBatches(microbatches, self._whole, self._axes) if is_joined() else None
         results = self._run(microbatches if joined is None else joined.microbatches)
         results = results if joined is None else joined.own_rows(results)
         return _combine([_detached(result) for result in results] if self._detach else results)
@@ -126,11 +126,6 @@ class _Step:
             )
         results: list[object] = model.run_step(self._call, microbatches)
         return results
-
-
-def _is_shared() -> bool:
-    """Whether ranks of a tensor parallel group read different samples, as they do by default."""
-    return state.cfg is not None and state.cfg.degrees.tensor > 1 and not state.cfg.prescaled_batch
 
 
 def step(

@@ -6,6 +6,7 @@ They are sharded wherever the script has built them, if ``tensor_parallel_degree
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import torch
@@ -93,6 +94,24 @@ def own_plan(root: nn.Module) -> dict[str, str]:
     """Path of each of AWS's layers in a model -> how it is sharded."""
     styles = {DistributedLinear: BY_INPUTS, DistributedEmbedding: BY_DIMENSION}
     return {path: styles[type(module)] for path, module in root.named_modules() if type(module) in styles}
+
+
+def plain_plan(root: nn.Module, degree: int) -> dict[str, str]:
+    """The same for torch's linear layers and embeddings that the script enables tensor parallelism for.
+
+    As AWS documents, those whose size is not divisible, or whose weight another layer has too, stay whole.
+    """
+    uses = Counter(id(one) for module in root.modules() for one in module.parameters(recurse=False))
+    enabled, found = state.module_manager.shared, {}
+    for path, module in root.named_modules():
+        if not enabled.get(module, False) or any(uses[id(one)] > 1 for one in module.parameters(recurse=False)):
+            continue
+        if type(module) is nn.Linear and module.in_features % degree == 0:
+            found[path] = BY_INPUTS
+        is_usual = type(module) is nn.Embedding and module.max_norm is None and not module.sparse
+        if is_usual and module.embedding_dim % degree == 0:
+            found[path] = BY_DIMENSION
+    return found
 
 
 def _check(name: str, size: int) -> None:
