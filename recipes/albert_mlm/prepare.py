@@ -41,7 +41,7 @@ from lightning_sagemaker.recipes.albert_mlm.jobs import (
     run_jobs,
     split_of,
 )
-from lightning_sagemaker.recipes.albert_mlm.resuming import STARTED, keep_complete, remove_leftovers
+from lightning_sagemaker.recipes.albert_mlm.resuming import STARTED, keep_complete, other_files, remove_leftovers
 from lightning_sagemaker.recipes.albert_mlm.shards import SEGMENTS
 from lightning_sagemaker.recipes.albert_mlm.text import TextSource
 from lightning_sagemaker.recipes.albert_mlm.tokenizer import (
@@ -171,6 +171,11 @@ class Preparation(_preparation.Preparation):
                 "a damaged manifest" if found is None and not started.exists() else "shards of other text or settings"
             )
             raise TextSourceError(f"{folder} contains {what}. HINT: give another folder, or delete this one.")
+        # The tokenizer would be replaced, or taken for one of an interrupted run.
+        if not started.exists() and (other := next(other_files(folder), None)):
+            raise TextSourceError(
+                f"{folder} contains {other}, which is no prepared text. HINT: give a new folder, or an empty one."
+            )
 
     def fill(self, folder: Path, workers: int, progress: Progress = lambda _: None) -> dict[str, Any]:
         """Write tokenizer and shards into ``folder``; returns the manifest's entries."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,12 @@ def remove_leftovers(folder: Path) -> None:
         for leftover in folder.glob(pattern):
             leftover.unlink(missing_ok=True)
     shutil.rmtree(folder / f".{TOKENIZER_FOLDER}.part", ignore_errors=True)
+
+
+def other_files(folder: Path) -> Iterator[Path]:
+    """Files in a folder, except hidden ones, which a file system or a killed process may have left."""
+    files = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
+    return (path for path in files if path.parts[0][0] != ".")
 
 
 def keep_complete(folder: Path, manifest: Mapping[str, Any]) -> tuple[int, int]:

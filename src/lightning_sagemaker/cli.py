@@ -9,19 +9,16 @@ exit code 2, and so is a file or folder that cannot be read or written; a recipe
 from __future__ import annotations
 
 import argparse
-import os
 import signal
-import subprocess
 import sys
-import traceback
 from collections.abc import Sequence
 from importlib import import_module
 
 import lightning_sagemaker
 from lightning_sagemaker.commands import run
-from lightning_sagemaker.errors import CommandError
+from lightning_sagemaker.errors import CommandError, about_system
 from lightning_sagemaker.job.types import SageMakerJobError
-from lightning_sagemaker.pipes import quiet_pipe
+from lightning_sagemaker.pipes import drop_output, quiet_pipe
 
 COMMANDS = {
     "run": "lightning_sagemaker.commands.run",
@@ -78,31 +75,15 @@ def _main(arguments: Sequence[str] | None) -> int:
     try:
         return int(parsed.run_command(parsed))
     except (CommandError, SageMakerJobError, OSError) as error:
-        sentence = _about_file(error) if isinstance(error, OSError) else str(error)
+        sentence = about_system(error) if isinstance(error, OSError) else str(error)
         if parsed.run_command is run.main or sentence is None:
             raise
         print(f"{parsed.parser_of_command.prog}: error: {sentence}", file=sys.stderr)
+        drop_output()
         return 2
     except KeyboardInterrupt:
         print(f"{parsed.parser_of_command.prog}: stopped", file=sys.stderr)
         return 128 + signal.SIGINT
-
-
-def _about_file(error: OSError) -> str | None:
-    """What to do about a file, folder or program that cannot be used; None for other errors of the system."""
-    path = error.filename2 or error.filename
-    if error.errno is None or not isinstance(path, (str, bytes, os.PathLike)):
-        return None
-    name = os.fsdecode(path)
-    if not os.path.dirname(name) and _origin(error) == subprocess.__name__:
-        return f"the program {name!r} cannot be started: {error.strerror}. HINT: install it, or add its folder to PATH."
-    return f"{name!r}: {error.strerror}. HINT: give a path that exists, or that can be created and written."
-
-
-def _origin(error: BaseException) -> str:
-    """Name of the module that raised an error."""
-    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
-    return str(frame.f_globals["__name__"])
 
 
 if __name__ == "__main__":

@@ -4,10 +4,16 @@
 from __future__ import annotations
 
 import difflib
+import errno
+import os
+import shutil
+import subprocess
+import traceback
 from collections.abc import Iterable
 
 _FEW = 25
 """Names that fit into a message."""
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class CommandError(ValueError):
@@ -50,3 +56,31 @@ def pairs(option: str, texts: Iterable[str]) -> dict[str, str]:
             raise LaunchError(f"{option} names {name!r} twice. HINT: give it once.")
         found[name] = value
     return found
+
+
+def about_system(error: OSError) -> str | None:
+    """What to do about a file, folder, disk or program that cannot be used; None for other errors of the system."""
+    if isinstance(error, shutil.Error) and error.args and isinstance(error.args[0], list):
+        *_, reason = error.args[0][0]  # of the first of all files that were not copied
+        return f"{reason}. HINT: give a folder that can be written, on a disk with space."
+    path = error.filename2 or error.filename
+    name = os.fsdecode(path) if isinstance(path, (str, bytes, os.PathLike)) else None
+    if is_full(error):  # without a name if the file was open already, as standard output is
+        what = "the output" if name is None else repr(name)
+        return f"{what} cannot be written: {error.strerror}. HINT: free disk space, or raise its limit."
+    if error.errno is None or name is None:
+        return None
+    if not os.path.dirname(name) and _origin(error) == subprocess.__name__:
+        return f"the program {name!r} cannot be started: {error.strerror}. HINT: install it, or add its folder to PATH."
+    return f"{name!r}: {error.strerror}. HINT: give a path that exists, or that can be created and written."
+
+
+def is_full(error: OSError) -> bool:
+    """Whether a disk, a quota or a file's permitted size was exhausted."""
+    return error.errno in _FULL
+
+
+def _origin(error: BaseException) -> str:
+    """Name of the module that raised an error."""
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    return str(frame.f_globals["__name__"])

@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A reader that has seen enough (``| head -1``) ends a command, without a traceback."""
+"""An output without a reader (``| head -1``), space or letters for what is printed, without a traceback."""
 
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import select
 import signal
 import sys
 from collections.abc import Iterator
+
+from lightning_sagemaker.errors import about_system
 
 EXIT_CODE = 128 + signal.SIGPIPE if hasattr(signal, "SIGPIPE") else 1
 """As a shell says it of a program that the signal has ended."""
@@ -16,18 +19,43 @@ EXIT_CODE = 128 + signal.SIGPIPE if hasattr(signal, "SIGPIPE") else 1
 
 @contextlib.contextmanager
 def quiet_pipe() -> Iterator[None]:
-    """End the program quietly if what it prints has no reader any more; other broken pipes stay errors."""
+    """End the program quietly if what it prints has no reader any more, in one sentence if it cannot be written.
+
+    Characters that the output's encoding lacks are printed as escapes, as Python does on standard error. Other broken
+    pipes and full disks stay errors.
+    """
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         yield
-        if sys.stdout is not None and not sys.stdout.closed:
-            sys.stdout.flush()
+        _flush()
     except BrokenPipeError:
         if not _has_no_reader():
             raise
-        nothing = os.open(os.devnull, os.O_WRONLY)  # Python writes what is left when it ends
+        drop_output()
+        sys.exit(EXIT_CODE)
+    except OSError as error:
+        if not drop_output():
+            raise
+        print(f"error: {about_system(error)}", file=sys.stderr)
+        sys.exit(2)
+
+
+def drop_output() -> bool:
+    """Drop what was printed if it cannot be written, at which Python would complain when it ends; whether it was."""
+    try:
+        _flush()
+    except OSError:
+        nothing = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nothing, sys.stdout.fileno())
         os.close(nothing)
-        sys.exit(EXIT_CODE)
+        return True
+    return False
+
+
+def _flush() -> None:
+    if sys.stdout is not None and not sys.stdout.closed:
+        sys.stdout.flush()
 
 
 def _has_no_reader() -> bool:

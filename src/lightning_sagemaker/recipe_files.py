@@ -46,6 +46,10 @@ def copy_recipe(name: str, target: Path) -> int:
         raise CommandError(f"unknown recipe {name!r}. HINT: choose one of {', '.join(RECIPES)}.")
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise CommandError(f"{target} already exists. HINT: give a new folder, or an empty one.")
-    shutil.copytree(recipe_folder(name), target, ignore=_NOT_COPIED, dirs_exist_ok=True)
+    try:
+        shutil.copytree(recipe_folder(name), target, ignore=_NOT_COPIED, dirs_exist_ok=True)
+    except OSError:
+        shutil.rmtree(target, ignore_errors=True)  # a part of a recipe would have to be deleted before the next try
+        raise
     print(f"{target}: change it, then run `python {target / 'train.py'} fit --config tiny.yaml`")
     return 0

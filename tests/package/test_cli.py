@@ -3,6 +3,7 @@
 
 import importlib
 import shlex
+import socket
 import subprocess
 
 import pytest
@@ -98,7 +99,10 @@ def test_an_unknown_option_is_shown_with_the_usage_of_its_command(capsys):
         (["launch", "albert-mlm", "--rehearse-hosts", "1"], "--rehearse-hosts was set without --rehearse"),
         (["launch", "albert-mlm", "--inference-image", "x"], "--inference-image was set without --register"),
         (["supervise", "--coordinator", "h:99999", "--hosts", "2", __file__], "ports go from 1 to 65535"),
+        (["supervise", "--coordinator", ":29400", "--hosts", "2", __file__], ":29400 has no host"),
+        (["supervise", "--coordinator", "[::1]:29400", "--hosts", "2", __file__], "has no IPv4 address"),
         (["supervise", "."], ". is not a file"),
+        (["bench", "throughput", "albert-mlm", "--ranks", "²x1"], "--ranks '²x1' was given"),
         (["local", "--instance-type", "ml.p4d.24xlarg", "--", "true"], "did you mean 'ml.p4d.24xlarge'"),
         (["plan", "bert-large", "--region", "mars"], "region='mars' was set"),
         (["plan", "bert-large", "--region", "eu-west-11"], "did you mean 'eu-west-1'"),
@@ -112,6 +116,15 @@ def test_values_that_would_have_no_effect_or_the_wrong_one(words, said, monkeypa
     assert said in printed
     assert "HINT: " in printed
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_port_in_use_is_one_sentence(capsys):
+    with socket.create_server(("", 0)) as taken:
+        place = f"127.0.0.1:{taken.getsockname()[1]}"
+        assert cli.main(["supervise", "--coordinator", place, "--hosts", "2", __file__]) == 2
+    printed = capsys.readouterr().err
+    assert f"The coordinator cannot listen at {place}: Address already in use" in printed
+    assert "HINT: " in printed
 
 
 def test_the_commands_for_an_image_can_be_pasted(tmp_path, monkeypatch, capsys):

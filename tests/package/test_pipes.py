@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from lightning_sagemaker import cli
 from lightning_sagemaker.pipes import EXIT_CODE, quiet_pipe
 
 PRINTS = "import sys; sys.path.insert(0, '.')\nfrom lightning_sagemaker.pipes import quiet_pipe\nwith quiet_pipe():\n"
@@ -41,6 +42,22 @@ def test_another_pipe_is_an_error():
     with pytest.raises(BrokenPipeError), quiet_pipe():
         os.write(writer, b"x")
     os.close(writer)
+
+
+def test_an_output_that_is_full_is_one_sentence():
+    for program in (f"-m {cli.__name__} metrics", f'-c "{PRINTS}    print(1)"'):
+        said = "error: the output cannot be written: No space left on device. HINT: "
+        command = f"unset PYTHONUNBUFFERED; {sys.executable} {program} > /dev/full"
+        done = subprocess.run(["bash", "-c", command], stderr=subprocess.PIPE, text=True, timeout=120)
+        assert done.returncode == 2
+        assert said in done.stderr
+        assert done.stderr.count("\n") == 1
+
+
+def test_letters_that_the_output_lacks_are_escaped():
+    program = PRINTS + "    print('\\xfcber')"
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    assert subprocess.check_output([sys.executable, "-c", program], env=environment, timeout=120) == b"\\xfcber\n"
 
 
 def test_what_recipes_log_ends_them_too():

@@ -1,12 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 import json
+import pwd
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
-from lightning_sagemaker.recipes._common.data.cache import MANIFEST, build_once
+from lightning_sagemaker import SageMakerJob
+from lightning_sagemaker.errors import CommandError
+from lightning_sagemaker.recipes._common.data.cache import MANIFEST, build_once, default_cache
+from lightning_sagemaker.recipes._common.data.tables import DataError
 from lightning_sagemaker.recipes._common.data.unigram import train_tokenizer
 from lightning_sagemaker.recipes.albert_mlm import prepare_text
 from lightning_sagemaker.recipes.albert_mlm.articles import TextSourceError
@@ -211,3 +216,27 @@ def test_values_without_a_meaning_are_refused_before_anything_is_written(option,
 def test_a_vocabulary_smaller_than_the_alphabet_is_one_sentence():
     with pytest.raises(ValueError, match=r"data\.vocab_size=8 was set.* HINT: set a larger one"):
         train_tokenizer(["the quick brown fox jumps over the lazy dog"] * 20, 8, True)
+
+
+@pytest.mark.parametrize("name", ["tokenizer/vocab.txt", "tokenizer/tokenizer_config.json", "a/corpus.txt"])
+def test_a_folder_with_other_files_is_not_prepared_into(name, tmp_path):
+    """Its tokenizer was deleted or, if it was complete, silently taken; all other files became part of the data."""
+    (tmp_path / name).parent.mkdir()
+    (tmp_path / name).write_text("{}")
+    (tmp_path / ".hidden").touch()
+    with pytest.raises(CommandError, match=f"contains {name}, which is no prepared text. HINT: give a new folder"):
+        prepare_text.main(["builtin", str(tmp_path), "--workers", "0"])
+    assert sorted(path for path in tmp_path.rglob("*") if path.is_file()) == [tmp_path / ".hidden", tmp_path / name]
+
+
+def test_a_cache_that_cannot_be_written_is_one_sentence(text_file, tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(DataError, match=r"cannot be prepared in .*file/cache: .*HINT: set data\.cache_dir"):
+        data_module(text_file, tmp_path / "file" / "cache").prepare_data()
+
+
+def test_a_user_without_a_home_has_a_cache(monkeypatch):
+    for name in ("HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", {}.__getitem__)  # as in containers that run under any user id
+    assert default_cache(SageMakerJob.local(), "x").is_relative_to(tempfile.gettempdir())

@@ -61,6 +61,9 @@ def run(program, tmp_path, how, **options):
 
 
 def test_one_failure_is_shown_once_and_the_logs_have_all(tmp_path, program):
+    (tmp_path / "root" / "logs").mkdir(parents=True)
+    for name in ("mine.log", "algo-4.log"):  # of the user, whose folder it may be, and of an earlier job
+        (tmp_path / "root" / "logs" / name).touch()
     result, lines, logs = run(program, tmp_path, "raise")
     rank, host = result.failure.rank, result.failure.host
     assert sum("Traceback" in line for line in lines) == sum("Error: boom" in line for line in lines) == 1
@@ -75,6 +78,7 @@ def test_one_failure_is_shown_once_and_the_logs_have_all(tmp_path, program):
     assert set(logs) == {
         *(f"algo-{1 + host}-rank-{host}.log" for host in hosts),
         *(f"algo-{1 + host}.log" for host in hosts),
+        "mine.log",
     }
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from lightning_sagemaker import SageMakerJob
+from lightning_sagemaker.errors import about_system
 from lightning_sagemaker.pipes import quiet_pipe
 from lightning_sagemaker.recipe_packages import has_packages
 from lightning_sagemaker.recipes._common.cli.arguments import SUBCOMMANDS, ArgumentNameError, RepeatedOptionError
@@ -56,10 +57,11 @@ def _run(recipe: Recipe, words: list[str], debug: bool) -> None:
             raise
         _end(f"{error} HINT: `lightning-sagemaker run {recipe.name} --help-all` lists the options.")
     except Exception as error:
-        if debug or "HINT:" not in str(error) or SageMakerJob.from_environment().in_container:
+        sentence = (isinstance(error, OSError) and about_system(error)) or str(error)
+        if debug or "HINT:" not in sentence or SageMakerJob.from_environment().in_container:
             raise
         is_said = isinstance(error, SharedError) and error.rank  # by rank zero
-        _end(None if is_said else str(error))
+        _end(None if is_said else sentence)
 
 
 def _end(message: str | None) -> NoReturn:

@@ -138,8 +138,8 @@ def _say_damages(folder: Path) -> None:
 
 
 def default_cache(job: SageMakerJob, recipe: str) -> Path:
-    """The user's cache folder; in a training job a temporary one, which SageMaker does not upload."""
-    if job.in_container:
+    """The user's cache folder; in a training job, or without a home, a temporary one, which SageMaker does not upload."""
+    home = os.environ.get("XDG_CACHE_HOME") or Path(os.path.expanduser("~"), ".cache")
+    if job.in_container or not Path(home).is_absolute():  # a user that the system does not know has no home
         return Path(tempfile.gettempdir()) / f"lightning-sagemaker-{os.getuid()}" / recipe
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(home) / "lightning-sagemaker" / recipe

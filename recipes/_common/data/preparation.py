@@ -14,6 +14,7 @@ from lightning_sagemaker.recipes._common.data.cache import build_once, settings_
 from lightning_sagemaker.recipes._common.data.fingerprints import pretrained_fingerprint
 from lightning_sagemaker.recipes._common.data.sources import option_of
 from lightning_sagemaker.recipes._common.data.table_sources import fingerprint, remote_files
+from lightning_sagemaker.recipes._common.data.tables import DataError
 
 TOKENIZER_FOLDER = "tokenizer"
 
@@ -34,11 +35,23 @@ class Preparation(ABC):
         return cache / settings_key(self.settings())
 
     def run(self, cache: Path) -> tuple[dict[str, Any], bool]:
-        """Build the data unless it exists; returns the manifest, and whether this call built it."""
+        """Build the data unless it exists; returns the manifest, and whether this call built it.
+
+        Raises:
+            DataError: If it cannot be written.
+
+        """
         # Setting it also keeps the library from warning about the data loader's workers.
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
         remote_files.cache_clear()
-        return build_once(self.folder(cache), self.settings(), self.build)
+        folder, settings = self.folder(cache), self.settings()
+        try:
+            return build_once(folder, settings, self.build)
+        except OSError as error:  # of what is written; errors of what is read have been explained
+            raise DataError(
+                f"the data cannot be prepared in {cache}: {error}. HINT: set data.cache_dir to a folder that can be written,"
+                " on a disk with space."
+            ) from error
 
 
 def table_settings(preparation: Any, version: int, builtin: Mapping[str, Any]) -> dict[str, Any]:

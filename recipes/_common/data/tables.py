@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Any, TypeVar
 
+from lightning_sagemaker.errors import is_full
 from lightning_sagemaker.recipes._common.data.class_names import named_classes
 from lightning_sagemaker.recipes._common.data.delimited import check_names
 from lightning_sagemaker.recipes._common.data.encodings import UnknownEncodingError
@@ -129,6 +130,8 @@ def _read_file(path: Path, form: TableForm | None, writer: TableWriter) -> tuple
             f"{path} needs a package that is not installed ({error}). HINT: pip install 'lightning-sagemaker[tables]'."
         ) from error
     except (OSError, ValueError) as error:
+        if isinstance(error, OSError) and is_full(error):  # the disk to which the records are copied
+            raise
         reason = str(error) if "HINT:" in str(error) else f"{error}. HINT: check the file's contents"
         raise DataError(f"{path} cannot be read: {reason}.") from error
     if not columns:

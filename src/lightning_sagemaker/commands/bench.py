@@ -171,7 +171,7 @@ def _cases(arguments: argparse.Namespace) -> list[Case]:
 
 def _size(text: str) -> tuple[int, int]:
     hosts, _, processes = text.partition("x")
-    if not (hosts.isdigit() and processes.isdigit() and int(hosts) and int(processes)):
+    if not (hosts.isdecimal() and processes.isdecimal() and int(hosts) and int(processes)):
         raise LaunchError(f"--ranks {text!r} was given. HINT: write hosts x processes of each, as 2x1.")
     return int(hosts), int(processes)
 

@@ -50,6 +50,7 @@ def prepare(arguments: argparse.Namespace) -> list[str]:
     from lightning_sagemaker.launch.planning.plan import own_region
     from lightning_sagemaker.launch.source.requirements import REQUIREMENTS, check_requirements
     from lightning_sagemaker.launch.source.wheel import make_wheel
+    from lightning_sagemaker.text_files import write_text
 
     if not re.fullmatch(r"\d{12}", arguments.account):
         raise LaunchError(f"--account {arguments.account!r} was given. HINT: an account's number has 12 digits.")
@@ -60,19 +61,18 @@ def prepare(arguments: argparse.Namespace) -> list[str]:
         )
     region = arguments.region or own_region()
     base = find_image(region, arguments.instance_type, arguments.pytorch_version).uri
-    text = ""
+    wanted = b""
     if arguments.requirements is not None:
         if not arguments.requirements.is_file():
             raise LaunchError(f"--requirements {arguments.requirements} is not a file. HINT: give an existing one.")
-        text = arguments.requirements.read_text()
-        check_requirements({REQUIREMENTS: text.encode()})
+        wanted = arguments.requirements.read_bytes()
+        check_requirements({REQUIREMENTS: wanted})
     folder, (wheel, content) = arguments.folder, make_wheel()
     recipe, template = folder / "Dockerfile", read_template("dockerfile")
-    if recipe.is_file() and recipe.read_text() != template:
+    if recipe.is_file() and recipe.read_bytes() != template.encode():
         raise LaunchError(f"{str(recipe)!r} exists with different contents. HINT: choose another folder.")
-    folder.mkdir(parents=True, exist_ok=True)
-    recipe.write_text(template)
-    (folder / REQUIREMENTS).write_text(text)
+    write_text(recipe, template)
+    (folder / REQUIREMENTS).write_bytes(wanted)
     (folder / wheel).write_bytes(content)
     own, theirs = f"{arguments.account}.dkr.ecr.{region}.{_domain(base)}", base.partition("/")[0]
     image = f"{own}/{arguments.name}:{base.rpartition(':')[2]}"

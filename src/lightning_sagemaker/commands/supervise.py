@@ -126,16 +126,23 @@ def _coordinate(
     host, _, port = place.coordinator.rpartition(":")
     to_begin = place.fewest * place.processes
     minimum = args.minimum or (to_begin if place.fewest < place.hosts else 1)
-    training = Coordinator(
-        Settings(place.world_size, minimum, args.rejoin_timeout, args.silence, args.attempts, to_begin=to_begin),
-        token,
-        on_silent=kill,
-        report=lambda sentence: print(f"lightning-sagemaker: {sentence}", file=sys.stderr, flush=True),
-        host="127.0.0.1" if place.hosts == 1 else "",
-        port=0 if place.hosts == 1 else int(port),
-        note=_notes(args.events),
-    )
     own = "127.0.0.1" if place.hosts == 1 else _own_address(host, int(port))
+    note = _notes(args.events)
+    try:
+        training = Coordinator(
+            Settings(place.world_size, minimum, args.rejoin_timeout, args.silence, args.attempts, to_begin=to_begin),
+            token,
+            on_silent=kill,
+            report=lambda sentence: print(f"lightning-sagemaker: {sentence}", file=sys.stderr, flush=True),
+            host="127.0.0.1" if place.hosts == 1 else "",
+            port=0 if place.hosts == 1 else int(port),
+            note=note,
+        )
+    except OSError as error:
+        raise LaunchError(
+            f"The coordinator cannot listen at {place.coordinator}: {error.strerror}. HINT: end what uses that port, or set"
+            " --coordinator with another one on all hosts."
+        ) from error
     return training, own, f"127.0.0.1:{training.port}"
 
 
@@ -222,9 +229,10 @@ def _check(args: argparse.Namespace, place: _Place) -> None:
             f"--minimum {args.minimum} was set, with {place.world_size} rank(s). HINT: set 1 to {place.world_size}."
         )
     if args.coordinator is not None:
-        port = args.coordinator.rpartition(":")[2]
-        if not port.isdecimal():
-            raise LaunchError(f"--coordinator {args.coordinator} has no port. HINT: set HOST:{_PORT}.")
+        host, _, port = args.coordinator.rpartition(":")
+        if not (host and port.isdecimal()):
+            lacks = "port" if host else "host"
+            raise LaunchError(f"--coordinator {args.coordinator} has no {lacks}. HINT: set HOST:{_PORT}.")
         if not 0 < int(port) < 65536:
             raise LaunchError(f"--coordinator {args.coordinator} has port {port}. HINT: ports go from 1 to 65535.")
     if not args.module and not os.path.isfile(args.script):
@@ -233,10 +241,21 @@ def _check(args: argparse.Namespace, place: _Place) -> None:
 
 
 def _own_address(host: str, port: int) -> str:
-    """The IP address of this host on the route to the first host."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect((host, port))
-        return str(probe.getsockname()[0])
+    """The IP address of this host on the route to the first host.
+
+    Raises:
+        LaunchError: If there is none.
+
+    """
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect((host, port))
+            return str(probe.getsockname()[0])
+    except (OSError, UnicodeError) as error:
+        raise LaunchError(
+            f"--coordinator {host}:{port} has no IPv4 address that this host reaches ({error}). HINT: give the address"
+            " or name of the first host's network interface."
+        ) from error
 
 
 def _interface_of(address: str) -> str | None:
@@ -282,7 +301,7 @@ def _shared_token(first: str, world_size: int) -> str:
 
 def _gpus() -> int:
     """Number of GPUs of this host, from ``SM_NUM_GPUS``, else from torch."""
-    if (number := os.environ.get("SM_NUM_GPUS")) is not None and number.isdigit():
+    if (number := os.environ.get("SM_NUM_GPUS")) is not None and number.isdecimal():
         return int(number)
     import torch
 

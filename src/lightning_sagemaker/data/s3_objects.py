@@ -144,7 +144,7 @@ class S3Objects:
         answer = client.get_object(Bucket=bucket, Key=key, **ranged)
         parts = []
         whole = str(answer.get("ContentRange", "")).rpartition("/")[2]
-        if end is not None and whole.isdigit() and int(whole) < end:
+        if end is not None and whole.isdecimal() and int(whole) < end:
             raise DamagedDataError(shorter(f"{SCHEME}{bucket}/{key}"))
         for part in answer["Body"].iter_chunks(_CHUNK):
             parts.append(part)

@@ -15,6 +15,8 @@ from lightning_sagemaker.job.types import InstanceGroup, SageMakerJobError
 LOCAL_HOST = "localhost"
 """Name of the only host outside a container."""
 
+_GUESSED = "the first host"
+
 
 @dataclass(frozen=True)
 class Hosts:
@@ -61,6 +63,7 @@ def read_hosts(source: Source) -> Hosts:
             f" {list(everybody)} ({source.origins['hosts']}). HINT: both come from the same resourceconfig.json in a"
             " SageMaker container; correct the one that was changed."
         )
+    _check_groups(groups, everybody, current)
     group = _current_group(source, config, groups, current)
     of_group = next((g.instance_type for g in groups if g.name == group), None)
     if of_group is not None:
@@ -76,6 +79,15 @@ def read_hosts(source: Source) -> Hosts:
             source, "network_interface", config, "network_interface_name", "SM_NETWORK_INTERFACE_NAME"
         ),
     )
+
+
+def check_known(source: Source, hosts: Hosts) -> None:
+    """Raise if nothing says which of several hosts this is: all would be the first, and wait for the others."""
+    if len(hosts.names) > 1 and source.origins["current_host"] == _GUESSED:
+        raise SageMakerJobError(
+            f"The job's hosts are {list(hosts.names)} ({source.origins['hosts']}), but nothing says which of them this is."
+            " HINT: set SM_CURRENT_HOST to its name, or start the script with torchrun or mpirun."
+        )
 
 
 def fit_to_launch(source: Source, hosts: Hosts, ranks: Ranks) -> Hosts:
@@ -148,7 +160,7 @@ def _current_host(source: Source, config: _ResourceConfig, everybody: tuple[str,
         value = source.text(name)
         if value is not None and (name != "PMIX_HOSTNAME" or value in everybody):
             return source.found("current_host", name, value)
-    return source.found("current_host", config.origin if in_file else "the first host", in_file or everybody[0])
+    return source.found("current_host", config.origin if in_file else _GUESSED, in_file or everybody[0])
 
 
 def _groups(source: Source, config: _ResourceConfig) -> tuple[InstanceGroup, ...]:
@@ -164,6 +176,19 @@ def _groups(source: Source, config: _ResourceConfig) -> tuple[InstanceGroup, ...
             hosts=check_names(entry.get("hosts") or [], f"hosts of an instance group in {origin}"),
         )
         for index, entry in enumerate(entries)
+    )
+
+
+def _check_groups(groups: tuple[InstanceGroup, ...], everybody: tuple[str, ...], current: str) -> None:
+    """Raise if a host would train in two groups or in none: the others would wait for a rank that does not exist."""
+    names, listed = [group.name for group in groups], [name for group in groups for name in group.hosts]
+    is_partition = len({*names}) == len(names) and len({*listed}) == len(listed) and {*listed} <= {*everybody}
+    if is_partition and (len(groups) < 2 or current in listed):
+        return
+    found = "; ".join(f"{group.name!r} with {list(group.hosts)}" for group in groups)
+    raise SageMakerJobError(
+        f"The instance groups are {found}, but the job's hosts are {list(everybody)} and this is {current!r}."
+        " HINT: groups have different names, and each host is in one; correct the file or variable that was changed."
     )
 
 

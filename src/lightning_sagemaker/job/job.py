@@ -179,7 +179,9 @@ _of_this_process = Once(_read)
 def _read_container(source: Source) -> SageMakerJob:
     hosts = _hosts.read_hosts(source)
     ranks = read_ranks(source, len(hosts.names))
-    if ranks is not None:
+    if ranks is None:
+        _hosts.check_known(source, hosts)
+    else:
         hosts = _hosts.fit_to_launch(source, hosts, ranks)
     simulated = is_true(source.text("LIGHTNING_SAGEMAKER_SIMULATED") or False)
     job = _assemble(source, hosts, ranks, in_container=True, simulated=simulated)

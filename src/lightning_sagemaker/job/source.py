@@ -17,6 +17,8 @@ _KINDS: dict[type, str] = {dict: "a JSON object", list: "a JSON list"}
 _SHOWN = 200
 """Maximum characters of an invalid value that an error quotes."""
 
+_LAST_PORT = 65535
+
 
 class Source:
     """The source of a job; records where each field came from.
@@ -52,7 +54,7 @@ class Source:
         """A variable that holds an integer; None when it is absent or empty.
 
         Raises:
-            SageMakerJobError: If it is not an integer, or less than ``minimum``.
+            SageMakerJobError: If it is not an integer, less than ``minimum``, or no port although its name says so.
 
         """
         text = self.text(name)
@@ -62,10 +64,10 @@ class Source:
             value = int(text)
         except ValueError:
             value = minimum - 1
-        if value < minimum:
-            raise SageMakerJobError(
-                f"{name}={_quote(text)} is not an integer >= {minimum}. HINT: correct or unset {name}."
-            )
+        is_port = name.endswith("_PORT")
+        if value < minimum or (is_port and value > _LAST_PORT):
+            wanted = f"from {minimum} to {_LAST_PORT}" if is_port else f">= {minimum}"
+            raise SageMakerJobError(f"{name}={_quote(text)} is not an integer {wanted}. HINT: correct or unset {name}.")
         return value
 
     def json(self, name: str, kind: type[T]) -> T | None:

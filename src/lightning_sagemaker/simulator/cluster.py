@@ -289,7 +289,7 @@ class _Run:
         """Create the folder of the log files, without those of an earlier job."""
         logs = self.hosts.root / LOGS
         logs.mkdir(exist_ok=True)
-        for path in logs.glob("*.log"):
+        for path in logs.glob("algo-*.log"):  # the folder may be one of the user, with other files
             path.unlink()
         return logs
 

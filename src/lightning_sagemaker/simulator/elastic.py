@@ -174,9 +174,9 @@ class ElasticHosts:
         """Read the desired number from the file, if it is valid."""
         try:
             text = self.file.read_text().strip()
-        except OSError:
+        except (OSError, ValueError):
             return
-        if text.isdigit() and self.fewest <= int(text) <= len(self.names):
+        if text.isdecimal() and self.fewest <= int(text) <= len(self.names):
             self._wanted, self._refused = int(text), ""
         elif text and text != self._refused:
             self._refused = text
