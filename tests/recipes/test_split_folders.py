@@ -85,6 +85,31 @@ def test_a_few_such_names_among_many_mean_nothing(tmp_path):
     assert len(find_files(folder, "data.train")) == 5
 
 
+def test_caches_beside_a_saved_dataset_are_not_read(tmp_path):
+    folder = tmp_path / "saved"
+    datasets.Dataset.from_dict({"text": ["A", "B"], "label": ["x", "y"]}).save_to_disk(folder)
+    saved = datasets.load_from_disk(str(folder))
+    saved.map(lambda record: {"text": record["text"].lower()})
+    saved.shuffle(seed=0).flatten_indices()
+    assert len(list(folder.glob("cache-*.arrow"))) > 1
+    assert [path.name for path in find_files(str(folder), "data.train")] == ["data-00000-of-00001.arrow"]
+    assert list(find_text(str(folder), {}).documents()) == ["A", "B"]
+
+
+def test_what_a_killed_job_has_left_is_not_read(tmp_path, caplog):
+    folder = made(tmp_path / "out", ["part-0.csv", "_temporary/0/part-0.csv", "_temporary/0/part-1.csv"])
+    assert [path.name for path in find_files(folder, "data.train")] == ["part-0.csv"]
+    assert "reading no files of folders whose names begin with _: _temporary/0/part-0.csv" in caplog.text
+    only = made(tmp_path / "own", ["_2024/a.csv"])
+    assert len(find_files(only, "data.train")) == 1
+
+
+def test_a_table_whose_log_tells_which_files_count_is_refused(tmp_path):
+    folder = made(tmp_path, ["part-0.csv", "part-1.csv", "_delta_log/00000000000000000000.json"])
+    with pytest.raises(DataError, match=r"is a Delta table: .* HINT: export it"):
+        find_files(folder, "data.train")
+
+
 def test_a_file_in_two_formats_is_not_read_twice(tmp_path):
     folder = made(tmp_path / "tables", ["a/x.csv", "b/x.csv", "a/x.xlsx"])
     with pytest.raises(DataError, match=r"holds a/x\.csv and a/x\.xlsx, the same by name in two formats\. HINT"):

@@ -28,6 +28,9 @@ _KIND = re.compile(r"\.(csv|tsv|json|jsonl|ndjson|parquet|arrow|feather|xlsx|txt
 _WITH_NOTES = (".arrow", ".parquet")
 _NOTES = ("dataset_dict.json", "dataset_info.json", "dataset_infos.json", "state.json")
 """Files that the package `datasets` writes beside tables of these kinds."""
+_CACHED = re.compile(r"cache-.*\.arrow")
+"""Files that it writes there, too, when the table is mapped, filtered or shuffled: the same records, or their numbers."""
+_LOG_OF_DELTA = "_delta_log"
 _NAMED = 3
 """Maximum number of files in a message."""
 
@@ -58,11 +61,11 @@ def files_of_split(
         option: Name of the option, such as ``data.train``, which tells the split.
 
     Raises:
-        ValueError: If files are named for splits, but none for this one, or a file is there in two formats.
+        ValueError: If files are named for splits, but none for this one, a file is there in two formats, or a log tells
+            which files count.
 
     """
-    if any(relative(file).suffix in _WITH_NOTES for file in files):
-        files = [file for file in files if relative(file).name not in _NOTES]
+    files = _of_table(files, relative, folder, option)
     option_name = option.removeprefix("data.")
     wanted = _SPLIT_OF.get(option_name, option_name)
     named = [split_named(relative(file)) for file in files]
@@ -84,6 +87,34 @@ def files_of_split(
         )
     _check_copies(chosen, relative, folder, option)
     return chosen
+
+
+def _of_table(
+    files: Sequence[_File], relative: Callable[[_File], PurePath], folder: str, option: str
+) -> Sequence[_File]:
+    """Without files that programs wrote for themselves: notes, caches, and what is in folders such as ``_temporary``."""
+    if any(_LOG_OF_DELTA in relative(file).parts for file in files):
+        raise ValueError(
+            f"{option}={folder!r} was set, which is a Delta table: its log tells which of its files count, and the others hold"
+            " records that were deleted or changed. HINT: export it, for example with Spark's df.write.parquet(FOLDER)."
+        )
+    if any(relative(file).suffix in _WITH_NOTES for file in files):
+        noted = {relative(file).parent for file in files if relative(file).name in _NOTES}
+        files = [
+            file
+            for file in files
+            if relative(file).name not in _NOTES
+            and not (relative(file).parent in noted and _CACHED.fullmatch(relative(file).name))
+        ]
+    # As Hadoop's readers and pyarrow: what a job that was killed has left in _temporary are copies.
+    kept = [file for file in files if not any(part.startswith("_") for part in relative(file).parts[:-1])]
+    if not kept or len(kept) == len(files):
+        return files
+    left = set(kept)
+    _say(
+        folder, f"no files of folders whose names begin with _: {_list([f for f in files if f not in left], relative)}"
+    )
+    return kept
 
 
 def _check_copies(files: Sequence[_File], relative: Callable[[_File], PurePath], folder: str, option: str) -> None:
