@@ -7,6 +7,7 @@ import pytest
 
 from lightning_sagemaker.recipes._common.cli.arguments import (
     ArgumentNameError,
+    EmptyOptionError,
     Names,
     RepeatedOptionError,
     normalize,
@@ -151,3 +152,10 @@ def test_a_password_of_mlflow_is_in_no_configuration(tmp_path, monkeypatch):
     (logger,) = [one for one in cli.trainer.loggers if isinstance(one, MLflowLogger)]
     assert (logger.name, logger.save_dir) == ("albert-mlm", str(tmp_path / "output" / "mlflow"))
     assert os.environ["MLFLOW_TRACKING_PASSWORD"] == "geheim"
+
+
+@pytest.mark.parametrize("words", [["--run_dir", ""], ["--run_dir="], ["--text", '""'], ["--config", ""]])
+def test_an_option_without_a_text(folder, words):
+    """Of a variable of a shell that is not set: the run would be written to the current folder, or its data built in."""
+    with pytest.raises(EmptyOptionError, match=rf"^{words[0].rstrip('=')} was set to an empty text\. HINT: "):
+        normalized(folder, *words)

@@ -33,6 +33,10 @@ class RepeatedOptionError(ValueError):
     """An option with two values."""
 
 
+class EmptyOptionError(ValueError):
+    """An option with a value of no characters."""
+
+
 @dataclass(frozen=True)
 class Names:
     """The option names that a recipe understands.
@@ -81,6 +85,7 @@ def normalize(arguments: Sequence[str], names: Names, folder: Path) -> list[str]
     Raises:
         ArgumentNameError: On an unknown option.
         RepeatedOptionError: If an option is set twice, under any of its names, with different values.
+        EmptyOptionError: If an option is set to an empty text.
 
     """
     arguments = list(arguments)
@@ -97,6 +102,8 @@ def normalize(arguments: Sequence[str], names: Names, folder: Path) -> list[str]
             words.append(value or "")
         elif name in _NOT_OURS:
             _log.debug("--%s is read from the environment, not from the command line", name)
+        elif value is not None and not _plain(value):  # of a variable of a shell that is not set
+            raise EmptyOptionError(f"--{name} was set to an empty text. HINT: give a value, or leave the option out.")
         elif name in ("config", "c") and value is not None:
             configs.append(f"--config={_find_config(value, folder)}")
         else:

@@ -15,7 +15,12 @@ from lightning_sagemaker import SageMakerJob
 from lightning_sagemaker.errors import about_system
 from lightning_sagemaker.pipes import quiet_pipe
 from lightning_sagemaker.recipe_packages import has_packages
-from lightning_sagemaker.recipes._common.cli.arguments import SUBCOMMANDS, ArgumentNameError, RepeatedOptionError
+from lightning_sagemaker.recipes._common.cli.arguments import (
+    SUBCOMMANDS,
+    ArgumentNameError,
+    EmptyOptionError,
+    RepeatedOptionError,
+)
 from lightning_sagemaker.recipes._common.cli.help import HELP, HELP_ALL, help_text
 from lightning_sagemaker.recipes._common.cli.recipe import Recipe
 
@@ -48,7 +53,7 @@ def _run(recipe: Recipe, words: list[str], debug: bool) -> None:
 
     try:
         RecipeCLI(recipe, words)
-    except (ArgumentNameError, RepeatedOptionError) as error:
+    except (ArgumentNameError, EmptyOptionError, RepeatedOptionError) as error:
         if debug:
             raise
         _end(str(error))

@@ -30,6 +30,7 @@ from lightning_sagemaker.recipes._common.cli.precision import automatic_precisio
 from lightning_sagemaker.recipes._common.cli.recipe import Recipe
 from lightning_sagemaker.recipes._common.cli.saved_config import SavedConfig
 from lightning_sagemaker.recipes._common.cli.scaling import TotalExamples
+from lightning_sagemaker.recipes._common.cli.values import check_values
 from lightning_sagemaker.recipes._common.modules.measured_workers import MeasuredWorkers
 from lightning_sagemaker.recipes._common.modules.speed import tune_allocator
 from lightning_sagemaker.recipes._common.outputs.artifacts import LAST_CHECKPOINT, RunArtifacts
@@ -100,6 +101,7 @@ class RecipeCLI(LightningCLI):
         except ArgumentError as error:
             raise explained(error, self._options.get_defaults().keys() if self._options else ()) from None
         stage = self.config.get(str(self.config.get("subcommand")), {})
+        check_values(stage)
         if stage.get("mlflow") is not None:  # the configuration is kept in a file
             stage["mlflow"] = keep_password(stage["mlflow"])
 
@@ -168,7 +170,6 @@ class RecipeCLI(LightningCLI):
             default=None,
             help="Stop training after this many validations without an improvement. Default: never.",
         )
-
         gradients.add_options(parser)
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:

@@ -86,8 +86,8 @@ class RecipeData(LightningDataModule):
     ) -> None:
         super().__init__()
         check_range("global_batch_size", global_batch_size, 1, 1 << 40)
-        check_range("per_process_batch_size", per_process_batch_size or 1, 1, 1 << 20)
-        check_range("eval_batch_size", eval_batch_size or 1, 1, 1 << 20)
+        check_range("per_process_batch_size", per_process_batch_size, 1, 1 << 20)
+        check_range("eval_batch_size", eval_batch_size, 1, 1 << 20)
         self.job = SageMakerJob.from_environment()
         self.cache = Path(cache_dir) if cache_dir else default_cache(self.job, name)
         self._global_batch_size = global_batch_size

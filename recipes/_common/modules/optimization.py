@@ -10,7 +10,9 @@ import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import nn
-from transformers import get_scheduler
+from transformers import SchedulerType, get_scheduler
+
+from lightning_sagemaker.errors import suggestion
 
 OPTIMIZERS = ("adamw", "lamb")
 
@@ -50,6 +52,11 @@ class Optimization:
         if self.optimizer not in OPTIMIZERS:
             raise MisconfigurationException(
                 f"model.optimizer={self.optimizer!r} was set. HINT: choose one of {', '.join(OPTIMIZERS)}."
+            )
+        known = [str(one.value) for one in SchedulerType]
+        if self.schedule not in known:
+            raise MisconfigurationException(
+                f"model.schedule={self.schedule!r} was set. HINT: {suggestion(self.schedule, known)}"
             )
         if self.learning_rate <= 0 or self.warmup_steps < 0 or self.weight_decay < 0:
             raise MisconfigurationException(
