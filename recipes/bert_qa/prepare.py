@@ -106,6 +106,7 @@ class Preparation(_preparation.Preparation):
             if split == "train":
                 placed = self._for_training(placed)
             splits[split] = placed[: self.limits.get(split)]
+        _report_overlaps(splits)
         return splits, read
 
     def _for_training(self, questions: list[Question]) -> list[Question]:
@@ -139,6 +140,20 @@ class Preparation(_preparation.Preparation):
             [*contexts, *(question.question for question in splits["train"])],
             self.vocab_size,
         )
+
+
+def _report_overlaps(splits: Mapping[str, Sequence[Question]]) -> None:
+    """Warn of questions to evaluate that are trained on, too."""
+    trained = {(question.question, question.context) for question in splits.get("train", ())}
+    for split in trained and [split for split in splits if split not in ("train", "predict")]:
+        questions = splits[split]
+        if count := sum((question.question, question.context) in trained for question in questions):
+            _log.warning(
+                "%s: %d of %d questions are also in the training data, with the same context: its scores are too high",
+                split,
+                count,
+                len(questions),
+            )
 
 
 def _save(folder: Path, split: str, questions: Sequence[Question], tokenizer: Any, settings: Preparation) -> list[Path]:
