@@ -145,8 +145,9 @@ class Preparation(_preparation.Preparation):
 def _report_overlaps(splits: Mapping[str, Sequence[Question]]) -> None:
     """Warn of questions to evaluate that are trained on, too."""
     trained = {(question.question, question.context) for question in splits.get("train", ())}
-    for split in trained and [split for split in splits if split not in ("train", "predict")]:
-        questions = splits[split]
+    for split, questions in splits.items() if trained else ():
+        if split in ("train", "predict"):
+            continue
         if count := sum((question.question, question.context) in trained for question in questions):
             _log.warning(
                 "%s: %d of %d questions are also in the training data, with the same context: its scores are too high",
