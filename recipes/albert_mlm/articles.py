@@ -26,7 +26,13 @@ from lightning_sagemaker.recipes._common.data.table_streams import (
     is_large,
     stream_table,
 )
-from lightning_sagemaker.recipes._common.data.tables import DataError, is_table_name, list_names, read_files
+from lightning_sagemaker.recipes._common.data.tables import (
+    DataError,
+    NoRecordsError,
+    is_table_name,
+    list_names,
+    read_files,
+)
 from lightning_sagemaker.recipes._common.data.unpacked import inner_name, open_unpacked
 from lightning_sagemaker.recipes._common.data.workbooks import sound_json
 from lightning_sagemaker.recipes.albert_mlm.layout import foreign_text, layout_remark
@@ -52,6 +58,10 @@ _said: set[Path] = set()
 
 class TextSourceError(ValueError):
     """The text cannot be read."""
+
+
+class EmptyTableError(TextSourceError):
+    """A table has no records."""
 
 
 def is_text_name(name: str) -> bool:
@@ -122,7 +132,8 @@ def _errors(path: Path) -> Iterator[None]:
         raise
     except DataError as error:  # whose hint names options of the recipes with tables
         reason = str(error).split(" HINT:")[0]
-        raise TextSourceError(f"{reason} HINT: save it as UTF-8 with commas, or as JSON lines.") from error
+        kind = EmptyTableError if isinstance(error, NoRecordsError) else TextSourceError
+        raise kind(f"{reason} HINT: save it as UTF-8 with commas, or as JSON lines.") from error
     except UnicodeDecodeError as error:
         raise TextSourceError(
             f"{path} is not valid {error.encoding.upper()} throughout ({error})."

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 import re
 import sys
@@ -22,6 +21,7 @@ from lightning_sagemaker.recipes._common.data.unpacked import SUFFIXES as PACKED
 from lightning_sagemaker.recipes._common.data.unpacked import is_hidden
 from lightning_sagemaker.recipes.albert_mlm.articles import (
     LINES,
+    EmptyTableError,
     TextSourceError,
     is_text_name,
     kind_of,
@@ -100,7 +100,12 @@ class TextSource:
         return (text for text in (text.strip() for text in texts) if text)
 
     def _file_articles(self, tokenizer: Path | None) -> Iterator[str]:
-        return itertools.chain.from_iterable(read_articles(path, self.text_column, tokenizer) for path in self.files)
+        for path in self.files:
+            try:
+                yield from read_articles(path, self.text_column, tokenizer)
+            except EmptyTableError:  # a part without records, as parallel programs write them
+                if len(self.files) == 1:
+                    raise
 
     def _dataset_rows(self) -> Iterator[str]:
         try:

@@ -29,7 +29,7 @@ from lightning_sagemaker.recipes.bert_qa.squad import nested_questions, place_an
 
 BUILTIN = "facts"
 
-_FORMAT = 7
+_FORMAT = 8
 """Version of the cache, incremented whenever the same settings would give another."""
 
 _BUILTIN_ARTICLES = {"train": 4000, "val": 150}
@@ -106,6 +106,7 @@ class Preparation(_preparation.Preparation):
             if split == "train":
                 placed = self._for_training(placed)
             splits[split] = placed[: self.limits.get(split)]
+        _report_overlaps(splits)
         return splits, read
 
     def _for_training(self, questions: list[Question]) -> list[Question]:
@@ -139,6 +140,21 @@ class Preparation(_preparation.Preparation):
             [*contexts, *(question.question for question in splits["train"])],
             self.vocab_size,
         )
+
+
+def _report_overlaps(splits: Mapping[str, Sequence[Question]]) -> None:
+    """Warn of questions to evaluate that are trained on, too."""
+    trained = {(question.question, question.context) for question in splits.get("train", ())}
+    for split, questions in splits.items() if trained else ():
+        if split in ("train", "predict"):
+            continue
+        if count := sum((question.question, question.context) in trained for question in questions):
+            _log.warning(
+                "%s: %d of %d questions are also in the training data, with the same context: its scores are too high",
+                split,
+                count,
+                len(questions),
+            )
 
 
 def _save(folder: Path, split: str, questions: Sequence[Question], tokenizer: Any, settings: Preparation) -> list[Path]:

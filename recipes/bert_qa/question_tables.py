@@ -21,6 +21,8 @@ _ANSWER_COLUMNS = ("answer", "answer_text")
 """Columns with one answer as text, whose start is in ``answer_start``."""
 _KNOWN = ("answers", *_ANSWER_COLUMNS)
 """Columns, or keys of SQuAD's questions, with answers."""
+_COLUMNS = ("id", "question", "context", "answer_start", "is_impossible")
+"""Other columns that are read; in a table case does not count."""
 _TRUE, _FALSE = ("true", "t", "yes", "y", "1", "1.0"), ("false", "f", "no", "n", "0", "0.0", "", "none", "nan")
 _UNPLACED = -1
 """Start of an answer without ``answer_start``: it counts as misplaced (see ``data.misplaced_answers``)."""
@@ -45,16 +47,20 @@ def table_questions(
         DataError: If a column is missing, a question or a context is empty, or answers cannot be read.
 
     """
-    if records:
-        require_columns(records, ("question", "context"), name)
-    questions = list(_questions(records, name, first))
-    if questions:
-        check_answers(records[0], option, name)
+    if not records:
+        return []
+    names = {column: column.lower() for column in records[0] if column.lower() in (*_COLUMNS, *_KNOWN)}
+    require_columns([{names.get(column, column): None for column in records[0]}], ("question", "context"), name)
+    questions = list(_questions(records, names, name, first))
+    check_answers({names.get(column, column) for column in records[0]}, option, name)
     return questions
 
 
-def _questions(records: Sequence[Mapping[str, Any]], name: str, first: int) -> Iterator[Question]:
-    for number, record in enumerate(records, start=1):
+def _questions(
+    records: Sequence[Mapping[str, Any]], names: Mapping[str, str], name: str, first: int
+) -> Iterator[Question]:
+    for number, read in enumerate(records, start=1):
+        record = {known: read.get(column) for column, known in names.items()}
         for column in ("question", "context"):
             if not isinstance(record[column], str) or not record[column].strip():
                 raise DataError(
@@ -62,7 +68,7 @@ def _questions(records: Sequence[Mapping[str, Any]], name: str, first: int) -> I
                 )
         texts, starts = read_answers(record, f"{name}: record {number}")
         identifier = str(record["id"]) if record.get("id") not in (None, "") else str(first + number)
-        yield Question(identifier, record["question"], record["context"], texts, starts, record)
+        yield Question(identifier, record["question"], record["context"], texts, starts, read)
 
 
 def check_answers(names: Collection[str], option: str, where: str) -> None:
@@ -151,7 +157,11 @@ def _parse(text: str) -> Any:
     try:
         return json.loads(text)
     except ValueError:
+        pass
+    try:
         return ast.literal_eval(_without_arrays(text))
+    except (ValueError, SyntaxError):
+        raise ValueError("it is neither JSON nor Python") from None
 
 
 def _without_arrays(text: str) -> str:

@@ -17,6 +17,7 @@ from lightning_sagemaker.recipes._common.data.table_sources import local_files
 from lightning_sagemaker.recipes._common.data.table_streams import START, TableForm, buffered, check_kind, encoding_of
 from lightning_sagemaker.recipes._common.data.tables import (
     DataError,
+    NoRecordsError,
     is_file_name,
     read_hub,
     read_tables,
@@ -69,7 +70,12 @@ def read_questions(
     if is_file_name(name):
         with local_files(name, option, folder) as files:
             for path in files.paths:
-                found, how = _read_file(path, form, len(questions), option, folder)
+                try:
+                    found, how = _read_file(path, form, len(questions), option, folder)
+                except NoRecordsError:  # a part without records, as parallel programs write them
+                    if len(files.paths) == 1:
+                        raise
+                    continue
                 questions += found
                 read.append(files.named(how))
     else:
@@ -103,6 +109,8 @@ def _articles(path: Path, form: TableForm) -> list[Any] | None:
             if not is_nested and not name.lower().endswith(".json"):
                 return None
             text, _ = decode(stream.read(), form.encoding)
+            if not text.strip():
+                return None
     except (OSError, ValueError, LookupError, ModuleNotFoundError):
         return None  # reading it as a table says why
     try:

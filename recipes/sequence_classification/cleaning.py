@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: RUF001 (which characters look like others is what some of this is about)
 """Finds errors in a table of texts and labels; refuses them with the records' numbers, or cleans them on request."""
 
 from __future__ import annotations
 
 import html
+import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -46,6 +48,11 @@ _ACCEPTED, *_OTHERS = ("accept", "reject", "ignore")
 """Its values."""
 _NAMED = 5
 """Maximum number of records or labels in a message."""
+_ALIKE = str.maketrans("‘’‚‛“”„‟«»‐‑–—авеікмнорстухјѕ", "'" * 10 + "----abeikmhopctyxjs")
+"""Typographic quotes and dashes -> straight ones; Cyrillic letters -> the Latin ones like them, or like their capitals."""
+_BETWEEN_WORDS = re.compile(r"(?<=[^\W_])[\s_-]+(?=[^\W_])")
+_AROUND_WORDS = re.compile(r"^['\"]+(?=[^\W_])|(?<=[^\W_])['\".,;:]+$")
+"""Quotes, and punctuation at the end."""
 
 
 def strip(text: str) -> str:
@@ -61,13 +68,18 @@ _RULES: dict[str, Callable[[str], str]] = {
 
 
 def look(text: str) -> str:
-    """A form that is equal for labels that look the same: ``R&D``, ``r&d `` and ``R&amp;D``; ``1`` and ``1.0``."""
-    plain = strip(unicodedata.normalize("NFKC", html.unescape(text))).casefold()
+    """A form that is equal for labels that look the same: ``R&D``, ``r&d `` and ``R&amp;D``; ``1`` and ``1.0``.
+
+    So are ``credit-card``, ``credit_card`` and ``Credit card.``; straight and typographic quotes; Latin and Cyrillic ``a``.
+    """
+    plain = strip(unicodedata.normalize("NFKC", html.unescape(text))).casefold().translate(_ALIKE)
+    plain = _BETWEEN_WORDS.sub(" ", _AROUND_WORDS.sub("", plain))
     try:
         number = float(plain)
     except ValueError:
         return plain
-    return str(int(number)) if number.is_integer() else plain
+    # As a float a long number, such as an id, would equal its neighbors.
+    return str(int(plain if plain.isdecimal() else number)) if number.is_integer() else plain
 
 
 def is_missing(value: Any, kept: Collection[str] | None = ()) -> bool:

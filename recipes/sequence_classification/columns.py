@@ -54,29 +54,38 @@ def find_text_columns(records: Table, label: str) -> tuple[str, ...]:
         label: Name of the label column.
 
     Raises:
-        DataError: If there are several other columns of unknown names, or the only one has no texts.
+        DataError: If there are several other columns of unknown names, or what is found has no texts.
 
     """
     others = [column for column in records.columns if column != label]
     columns = {column.lower(): column for column in others}
     for known in _TEXTS:
         if set(known) <= columns.keys():
-            return tuple(columns[name] for name in known)
+            found = tuple(columns[name] for name in known)
+            for column in found if label in records.columns else ():
+                _check_texts(records, column, f"the column {column!r}")
+            return found
+    named = [column for column in others if not _NO_TEXT.fullmatch(column)]
+    if len(others) > 1 and len(named) == 1 and label in records.columns:
+        others = named
     # A single column whose first field is not a name may be a file without a header, whose first text would be lost.
     if len(others) == 1 and (label in records.columns or others[0].isidentifier()):
-        if _NO_TEXT.fullmatch(others[0]) or not any(_has_letter(record[others[0]]) for record in records):
-            besides = f" besides {label!r}" if label in records.columns else ""
-            raise DataError(
-                f"the only column{besides} is {others[0]!r}, which seems to hold no texts:"
-                f" {str(records[0][others[0]])[:60]!r}. HINT: give a table with the texts; or, if these are the texts,"
-                f" set data.text_columns={others[0]}."
-            )
+        besides = f" besides {label!r}" if label in records.columns else ""
+        _check_texts(records, others[0], f"the only column{besides} is {others[0]!r}, which")
         return (others[0],)
     raise DataError(
         f"it is not clear which of the columns {list_names(records.columns)} hold the text."
         " HINT: the first row must hold their names; set data.text_columns to one or two of them, and"
         " data.label_column."
     )
+
+
+def _check_texts(records: Table, column: str, what: str) -> None:
+    if _NO_TEXT.fullmatch(column) or not any(_has_letter(record[column]) for record in records):
+        raise DataError(
+            f"{what} seems to hold no texts: {str(records[0][column])[:60]!r}. HINT: give a table with the texts; or, if"
+            f" these are the texts, set data.text_columns={column}."
+        )
 
 
 def _has_letter(value: object) -> bool:

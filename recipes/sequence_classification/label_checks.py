@@ -45,6 +45,16 @@ def check_lists(values: Sequence[Any]) -> None:
         _refuse_list(lists[0], "all have the same classes")
 
 
+def check_unlabeled(values: Sequence[Any]) -> None:
+    """Refuse lists of no label if all others have one: exports of annotation tools hold what is not annotated yet, too."""
+    counts = {len(value) for value in values if isinstance(value, list)}
+    if counts == {0, 1}:
+        raise DataError(
+            f"{list(values).count([])} of {len(values)} records have no class, and each other has one. HINT: delete those"
+            " that nobody has labeled; if they belong to no class, set data.problem=multi_label."
+        )
+
+
 def check_single(values: Sequence[Any], what: str) -> None:
     """Refuse lists of other than one label, where each record has one class."""
     for number, value in enumerate(values, start=1):

@@ -25,6 +25,7 @@ from lightning_sagemaker.recipes.sequence_classification.label_checks import (
     check_placeholders,
     check_scores,
     check_single,
+    check_unlabeled,
     number_of,
 )
 
@@ -193,7 +194,7 @@ def find_scheme(values: Sequence[Any], problem: str, known: Sequence[str] = ()) 
 
     Raises:
         DataError: If there are fewer than two classes, or as many as records, or with ``auto`` it is not clear whether
-            numbers are scores.
+            numbers are scores, or records without a class are labeled.
 
     """
     if problem == "auto":
@@ -201,6 +202,8 @@ def find_scheme(values: Sequence[Any], problem: str, known: Sequence[str] = ()) 
         texts = {value for value in values if isinstance(value, str)}
         if problem == REGRESSION:
             check_scores(texts)
+        elif problem == MULTI:
+            check_unlabeled(values)
         elif problem == SINGLE and all(isinstance(value, str) for value in values):
             check_joined(texts)
             check_classes(texts)

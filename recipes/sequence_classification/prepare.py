@@ -57,7 +57,7 @@ BUILTIN = "transactions"
 REPORT = "report.json"
 """File with the counts of the data report."""
 
-_FORMAT = 7
+_FORMAT = 8
 """Version of the cache, incremented whenever the same settings would give another."""
 
 _AT_ONCE = 1000
@@ -122,6 +122,11 @@ class Preparation(_preparation.Preparation):
         label_column = self.label_column or find_label_column(first, self.text_columns, strict)
         given = self.text_columns if self.task is None else self.text_columns or TASKS[self.task].columns
         columns = given or find_text_columns(first, label_column)
+        if label_column in columns and not all(map(_is_predicted, splits)):
+            raise DataError(
+                f"the column {label_column!r} is both text and label. HINT: set data.text_columns and data.label_column to"
+                " different columns."
+            )
         for split, records in splits.items():
             labeled = () if _is_predicted(split) else (label_column,)
             require_columns(records, (*columns, *labeled), f"the {split} data")

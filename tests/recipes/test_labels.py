@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: RUF001 (which characters look like others is what some of this is about)
 """Labels as people's tables have them: what a reader of the table would say, or one sentence that asks."""
 
 import json
@@ -15,6 +16,7 @@ from lightning_sagemaker.recipes.sequence_classification.cleaning import (
     check_label_kinds,
     check_labels,
     is_missing,
+    look,
 )
 from lightning_sagemaker.recipes.sequence_classification.columns import find_text_columns
 from lightning_sagemaker.recipes.sequence_classification.data import ClassificationDataModule
@@ -254,12 +256,63 @@ def test_labels_that_differ_as_markup_only_look_alike():
         check_labels(["R&D", "R&amp;D", "R&D"], "the data")
 
 
+@pytest.mark.parametrize(
+    "labels",
+    [
+        "credit-card|credit_card|Credit  card",
+        "food|food.|'food'",
+        "don't know|don’t know|Don't know",
+        "кафе|Kафе",
+        "1|1.0|'1'",
+    ],
+)
+def test_labels_that_a_reader_takes_for_the_same_look_alike(labels):
+    names = labels.split("|")
+    with pytest.raises(DataError, match=r"look alike.*HINT"):
+        check_labels(names, "the data")
+    for name in names[1:]:
+        assert look(name) == look(names[0])
+
+
+@pytest.mark.parametrize(
+    "labels",
+    ["A|A-|A+", "C|C++|C#", "-1|1", "1.1|11|1-1", "10|1_0", "90071992547409930|90071992547409931", ":)|:(", "?|!"],
+)
+def test_labels_that_differ_in_what_is_not_decoration_do_not(labels):
+    check_labels(labels.split("|"), "the data")
+
+
 def test_every_marker_of_pandas_is_a_missing_label():
     from pandas._libs.parsers import STR_NA_VALUES
 
     assert all(map(is_missing, STR_NA_VALUES))
     assert all(map(is_missing, ["\\N", "#REF!", "#DIV/0!", "NaT", ["a", None], ["a", ""]]))
     assert not any(map(is_missing, ["N", "other", ["a"], [], 0, False, "-"]))
+
+
+def test_records_that_nobody_has_labeled_are_not_taken_for_ones_without_a_class():
+    labels = [["x"], ["y"], [], ["x"], []]
+    with pytest.raises(
+        DataError, match=r"2 of 5 records have no class, and each other has one\. HINT: .*problem=multi_label"
+    ):
+        find_scheme(labels, "auto")
+    assert find_scheme(labels, MULTI).problem == MULTI
+    assert find_scheme([*labels, ["x", "y"]], "auto").problem == MULTI
+
+
+def test_ids_beside_the_only_text_are_no_texts():
+    records = [{"id": 1, "Booking ID": "b7", "message": "Hi", "label": "x"}]
+    assert find_text_columns(Table.of(records), "label") == ("message",)
+    with pytest.raises(DataError, match="it is not clear which of the columns"):
+        find_text_columns(Table.of([{**records[0], "title": "Re"}]), "label")
+
+
+def test_a_column_of_texts_without_letters_is_asked_about():
+    shifted = [{"text": "1", "label": "Rent", "note": "rent"}, {"text": "2", "label": "Bus", "note": "travel"}]
+    with pytest.raises(
+        DataError, match=r"the column 'text' seems to hold no texts: '1'\. HINT: .*data\.text_columns=text"
+    ):
+        find_text_columns(Table.of(shifted), "label")
 
 
 @pytest.mark.parametrize(("column", "values"), [("id", ["a1", "a2"]), ("amount", ["-1,50", "3"]), ("file", ["a.txt"])])

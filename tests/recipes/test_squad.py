@@ -242,7 +242,8 @@ def test_misplaced_answers_are_refused_left_out_or_found(articles):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("", "cannot be read as JSON"),
+        ("", "has no records"),
+        ("[1,", "cannot be read as JSON"),
         ('{"data": []}', "no record"),
         ('{"data": [{"paragraphs": [{"qas": [{"id": 1}]}]}]}', "not in SQuAD's form"),
         ('[{"id": "1", "question": "?", "text": "x"}]', "no column 'context'"),

@@ -8,6 +8,7 @@ import pandas
 import pytest
 
 from lightning_sagemaker.recipes._common.data.tables import DataError
+from lightning_sagemaker.recipes.bert_qa.prepare import Preparation
 from lightning_sagemaker.recipes.bert_qa.squad import place_answers, read_questions
 
 CONTEXT = "Ada was born in London in March. She studied art with Bob. London is large, and Paris is old."
@@ -166,7 +167,7 @@ FLAT = {"id": "c", "question": "?", "context": CONTEXT}
 UNKNOWN = {
     "text": {"text": "Bob", "answer_start": TEXTS["c"][1]},
     "flattened": {"answers.text": ["Bob"], "answers.answer_start": [TEXTS["c"][1]]},
-    "Answer": {"Answer": "Bob", "answer_start": TEXTS["c"][1], "is_impossible": False},
+    "reply": {"reply": "Bob", "answer_start": TEXTS["c"][1], "is_impossible": False},
     "none": {},
 }
 
@@ -193,3 +194,27 @@ def test_is_impossible_as_people_and_libraries_write_it(tmp_path, yes, no):
     assert answered(found) == {"a": [], "b": [TEXTS["c"]]}
     with pytest.raises(DataError, match=r"record 1 has 'maybe' in is_impossible\. HINT: write true or false"):
         read(tmp_path, [{**rows[0], "is_impossible": "maybe"}])
+
+
+def test_columns_are_found_in_any_case_and_kept_as_they_are(tmp_path):
+    rows = [{"ID": "a", "Question": "a?", "Context": CONTEXT, "Answer": "art", "Answer_start": TEXTS["b"][1]}]
+    (tmp_path / "questions.csv").write_text(pandas.DataFrame(rows).to_csv(index=False))
+    [question] = read_questions(str(tmp_path / "questions.csv"), "data.train", "train")[0]
+    assert (question.id, question.answers, question.starts) == ("a", ("art",), (TEXTS["b"][1],))
+    assert list(question.record) == list(rows[0])
+
+
+def test_answers_that_are_plain_text_in_a_column_of_lists_are_one_sentence(tmp_path):
+    (tmp_path / "questions.csv").write_text(f'question,context,answers\na?,"{CONTEXT}",Bob\n')
+    with pytest.raises(
+        DataError, match=r"the answers 'Bob', which cannot be read \(it is neither JSON nor Python\)\. HINT"
+    ):
+        read_questions(str(tmp_path / "questions.csv"), "data.train", "train")
+
+
+def test_questions_that_are_trained_on_and_evaluated_are_reported(tmp_path, caplog):
+    for name, articles in (("train", [ARTICLE]), ("dev", [{"paragraphs": [{"context": CONTEXT, "qas": QAS[1:]}]}])):
+        (tmp_path / f"{name}.json").write_text(json.dumps({"data": articles}))
+    files = {"train": str(tmp_path / "train.json"), "val": str(tmp_path / "dev.json")}
+    Preparation(files=files).build(tmp_path)
+    assert "val: 2 of 2 questions are also in the training data, with the same context" in caplog.text

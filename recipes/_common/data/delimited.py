@@ -80,7 +80,7 @@ def _records(lines: Iterator[str], delimiter: str, is_spaced: bool) -> Iterator[
         _check_row(header, width, number, row, delimiter)
         if any(spare := row[len(names) :]):
             value = next(filter(None, spare))
-            hint = f"{_ABOVE}; or name or delete it" if number == 1 else "name or delete it"
+            hint = f"{_ABOVE}; or name or delete it" if number <= _PREAMBLE else "name or delete it"
             raise DelimiterError(f"record {number} has {value!r} in a column without a name. HINT: {hint}")
         yield dict(zip(names, [_unescaped(cell) if cell[:2] == '="' else cell for cell in row], strict=False))
 

@@ -95,7 +95,7 @@ def _of_table(
     """Without files that programs wrote for themselves: notes, caches, and what is in folders such as ``_temporary``."""
     if any(_LOG_OF_DELTA in relative(file).parts for file in files):
         raise ValueError(
-            f"{option}={folder!r} was set, which is a Delta table: its log tells which of its files count, and the others hold"
+            f"{option}={folder!r} was set, which is a Delta table: its log tells which files count; the others hold"
             " records that were deleted or changed. HINT: export it, for example with Spark's df.write.parquet(FOLDER)."
         )
     if any(relative(file).suffix in _WITH_NOTES for file in files):

@@ -40,6 +40,9 @@ class TableWriter:
         self._begins = array("q")
         self._count = 0
 
+    def __len__(self) -> int:
+        return self._count + len(self._block)
+
     def extend(self, records: Iterable[Mapping[str, Any]]) -> list[str]:
         """Add records; a column that a record lacks is ``None``. Returns the columns of these records."""
         names: dict[str, None] = {}

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import difflib
+import filecmp
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Any, TypeVar
@@ -22,12 +23,18 @@ SUFFIXES = (".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".parquet", ".arrow", 
 
 _NAMED = 30
 """Maximum number of columns in a message."""
+_BEGINNING = 4096
+"""Bytes by which files are compared first."""
 
 _File = TypeVar("_File")
 
 
 class DataError(ValueError):
     """The data cannot be used."""
+
+
+class NoRecordsError(DataError):
+    """A file has no records, or none of several has."""
 
 
 def is_file_name(name: str) -> bool:
@@ -97,22 +104,46 @@ def read_tables(
         folder: Where the records are kept, in a file without a name. ``None``: in the system's temporary folder.
 
     Raises:
-        DataError: If a file cannot be read, has no record, or its columns are not those of the first.
+        DataError: If a file cannot be read, no file has a record, columns are not those of the first file, or two files are
+            the same.
 
     """
     writer = TableWriter(folder)
     read: list[str] = []
-    expected: list[str] = []
+    expected: dict[str, None] = {}
+    filled: dict[Path, int] = {}
     for path in paths:
+        begin = len(writer)
         how, columns = _read_file(path, form, writer)
-        expected = expected or columns
-        if set(columns) != set(expected):
+        count = len(writer) - begin
+        read.append(f"{path}: {how}{'' if count else ', no records'}")
+        # What writes JSON may leave out keys without a value, as Spark does; then a part may lack a column.
+        may_lack = how.startswith("JSON") and (set(columns) <= set(expected) or set(columns) >= set(expected))
+        if count and expected and set(columns) != set(expected) and not may_lack:
             raise DataError(
-                f"{path} has the columns {', '.join(columns)}, but {paths[0]} has {', '.join(expected)}."
+                f"{path} has the columns {', '.join(columns)}, but {next(iter(filled))} has {', '.join(expected)}."
                 " HINT: files of one folder need the same columns."
             )
-        read.append(f"{path}: {how}")
+        expected.update(dict.fromkeys(columns))
+        filled |= {path: count} if count else {}
+    if not filled:
+        raise NoRecordsError(f"{paths[0]} has no records. HINT: give a file with a header and at least one row.")
+    _check_same([path for path, count in filled.items() if count > 1])
     return writer.finish(), read
+
+
+def _check_same(paths: Sequence[Path]) -> None:
+    """Refuse files with the same content, as browsers make them when a file is downloaded twice."""
+    alike: dict[tuple[int, bytes], list[Path]] = {}
+    for path in paths if len(paths) > 1 else ():
+        with path.open("rb") as file:
+            others = alike.setdefault((path.stat().st_size, file.read(_BEGINNING)), [])
+        if same := next((other for other in others if filecmp.cmp(path, other, shallow=False)), None):
+            raise DataError(
+                f"{same} and {path} have the same content, so each of their records would count twice."
+                " HINT: delete one of them."
+            )
+        others.append(path)
 
 
 def _read_file(path: Path, form: TableForm | None, writer: TableWriter) -> tuple[str, list[str]]:
@@ -134,8 +165,6 @@ def _read_file(path: Path, form: TableForm | None, writer: TableWriter) -> tuple
             raise
         reason = str(error) if "HINT:" in str(error) else f"{error}. HINT: check the file's contents"
         raise DataError(f"{path} cannot be read: {reason}.") from error
-    if not columns:
-        raise DataError(f"{path} has no records. HINT: give a file with a header and at least one row.")
     return how, columns
 
 

@@ -11,6 +11,7 @@ import lzma
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path, PurePath
 from typing import IO, Any
 
@@ -87,6 +88,60 @@ def _check_no_archive(stream: io.BufferedReader) -> None:
         raise ValueError("it is a tar archive. HINT: unpack it, and give the file or folder")
 
 
+class _Streams(io.RawIOBase):
+    """Several compressed streams, one after the other, and zero bytes between them.
+
+    ``bz2.open`` and ``lzma.open`` end, without an error, at damage after the first of them.
+
+    Args:
+        path: The file.
+        begin: Creates what decompresses one stream.
+
+    """
+
+    def __init__(self, path: Path, begin: Callable[[], Any]) -> None:
+        self._file, self._begin = path.open("rb"), begin
+        self._one: Any = None
+        self._packed = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Decompress some bytes; 0 at the end.
+
+        Raises:
+            EOFError: If the file ends within a stream, or is damaged; `lzma` raises ``LZMAError``.
+
+        """
+        while True:
+            if not self._packed and (self._one is None or self._one.needs_input):
+                self._packed = self._file.read(io.DEFAULT_BUFFER_SIZE)
+                if not self._packed and self._one is None:
+                    return 0
+                if not self._packed:
+                    raise EOFError("it ends within a compressed stream")
+            if self._one is None:
+                self._packed = self._packed.lstrip(b"\0")
+                if not self._packed:
+                    continue
+                self._one = self._begin()
+            try:
+                data = self._one.decompress(self._packed, len(buffer))
+            except OSError as error:
+                raise EOFError(str(error)) from error
+            self._packed = b""
+            if self._one.eof:
+                self._packed, self._one = self._one.unused_data, None
+            if data:
+                buffer[: len(data)] = data
+                return len(data)
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
 def _open_zstd(path: Path) -> Any:
     import pyarrow
 
@@ -95,8 +150,9 @@ def _open_zstd(path: Path) -> Any:
 
 _OPENERS: dict[bytes, Callable[[Path], Any]] = {
     b"\x1f\x8b": gzip.open,
-    b"BZh": bz2.open,
-    b"\xfd7zX": lzma.open,
+    b"BZh": partial(_Streams, begin=bz2.BZ2Decompressor),
+    b"\xfd7zX": partial(_Streams, begin=lzma.LZMADecompressor),
     b"(\xb5/\xfd": _open_zstd,
+    **{bytes([first]) + b"*M\x18": _open_zstd for first in range(0x50, 0x60)},  # a frame to skip, as pzstd writes it
 }
 """First bytes of a compressed file -> function that opens it."""
