@@ -29,9 +29,9 @@ def save_logged_runs(trainer: Trainer, checkpoint: Checkpoint) -> None:
     """Add the states of the loggers that have one, by index in ``trainer.loggers``. Only rank zero has them."""
     if trainer.is_global_zero:
         runs = {str(place): logger.run_state() for place, logger in _with_runs(trainer)}
-        for place, logger in enumerate(trainer.loggers):
-            if (writer := writer_of(logger)) is not None:
-                logger.save()  # a run that is resumed logs later rows only
+        for place, one in enumerate(trainer.loggers):
+            if (writer := writer_of(one)) is not None:
+                one.save()  # a run that is resumed logs later rows only
                 runs[str(place)] = {_ROWS: count_rows(writer)}
         if runs:
             checkpoint[STATE][_ENTRY] = runs
@@ -45,8 +45,8 @@ def load_logged_runs(trainer: Trainer, checkpoint: Checkpoint) -> None:
             logger.load_run_state(runs[str(place)])
     if trainer.ckpt_path is not None:  # of any run: the script has named it
         return
-    for place, logger in enumerate(trainer.loggers):
-        writer = writer_of(logger)
+    for place, one in enumerate(trainer.loggers):
+        writer = writer_of(one)
         if writer is not None and _ROWS in runs.get(str(place), {}):
             continue_rows(writer, runs[str(place)][_ROWS])
 

@@ -58,9 +58,8 @@ class Watch:
     Attributes:
         deferred: Whether an iteration that starts now would be discarded, as a checkpoint will set its start.
         mark: Transforms the indices of each batch; its second argument is the batch's number in the epoch.
-        workers: States of the workers.
-        within, iterable: Loaders that this one iterates over; what is iterated in its place.
-        is_custom: Whether it does not iterate as torch's.
+        workers: States of the workers, also of those of loaders ``within`` this one.
+        iterable, is_custom: What is iterated in the loader's place; whether that is not as torch's is.
         passed, begun: The end of the epoch before, until the next begins; how often a loader's own state begins its order.
 
     """
@@ -97,7 +96,7 @@ class Watch:
         return any(getattr(one, "persistent_workers", False) for one in (self.loader, *self.within))
 
     def have_read_again(self, wanted: Position) -> None:
-        """Report if the batches that were read again are others than those of the run that is resumed."""
+        """Report batches that are others than when they were read first."""
         if not self.seen.equals(wanted.get("seen")):
             self._report(f"{type(self.loader).__name__} {OTHERS}")
 
@@ -180,8 +179,8 @@ class Watch:
         return batch
 
     def _now(self) -> Position:
-        facts = {"taken": self._taken, "iteration": self._iterations, "yielded": self._yielded, "begun": self.begun}
-        facts |= {"birth": self._birth, "order": self._order, "seen": self.seen.checksum}
+        facts: Position = {"taken": self._taken, "iteration": self._iterations, "yielded": self._yielded}
+        facts |= {"begun": self.begun, "birth": self._birth, "order": self._order, "seen": self.seen.checksum}
         return {**facts, "states": self.workers.kept, "began": self.workers.began}
 
     def own_state(self) -> Any:
