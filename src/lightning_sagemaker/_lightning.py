@@ -74,6 +74,7 @@ def other_registries() -> list[Registry]:
 
 
 if TYPE_CHECKING:
+    from lightning.fabric.loggers.csv_logs import _ExperimentWriter as CSVWriter
     from lightning.fabric.plugins.environments import (
         ClusterEnvironment,
         LightningEnvironment,
@@ -90,7 +91,7 @@ if TYPE_CHECKING:
     from lightning.fabric.utilities.exceptions import MisconfigurationException
     from lightning.fabric.utilities.seed import reset_seed
     from lightning.fabric.wrappers import _FabricDataLoader as FabricDataLoader
-    from lightning.pytorch import LightningModule
+    from lightning.pytorch import LightningDataModule, LightningModule
     from lightning.pytorch import callbacks as pytorch_callbacks
     from lightning.pytorch.callbacks import Callback, ModelCheckpoint
     from lightning.pytorch.loggers.logger import Logger
@@ -124,6 +125,7 @@ else:
         "MPIEnvironment",
         "TorchElasticEnvironment",
     )
+    (CSVWriter,) = _get(f"{_fabric}.loggers.csv_logs", "_ExperimentWriter")
     (find_free_network_port,) = _get(f"{_fabric}.plugins.environments.lightning", "find_free_network_port")
     STRATEGY_REGISTRY, FabricDDPStrategy, FabricModelParallelStrategy = _get(
         f"{_fabric}.strategies", "STRATEGY_REGISTRY", "DDPStrategy", "ModelParallelStrategy"
@@ -136,7 +138,7 @@ else:
     (CheckpointIO,) = _get(f"{_fabric}.plugins.io.checkpoint_io", "CheckpointIO")
     (TorchCheckpointIO,) = _get(f"{_fabric}.plugins.io.torch_io", "TorchCheckpointIO")
     Callback, ModelCheckpoint = _get(f"{_pytorch}.callbacks", "Callback", "ModelCheckpoint")
-    (LightningModule,) = _get(_pytorch, "LightningModule")
+    LightningDataModule, LightningModule = _get(_pytorch, "LightningDataModule", "LightningModule")
     (Logger,) = _get(f"{_pytorch}.loggers.logger", "Logger")
     pytorch_callbacks = import_module(f"{_pytorch}.callbacks")
     (Precision,) = _get(f"{_pytorch}.plugins.precision", "Precision")
@@ -151,6 +153,7 @@ else:
 __all__ = [
     "PACKAGE",
     "STRATEGY_REGISTRY",
+    "CSVWriter",
     "Callback",
     "CheckpointIO",
     "ClusterEnvironment",
@@ -158,6 +161,7 @@ __all__ = [
     "FabricDDPStrategy",
     "FabricDataLoader",
     "FabricModelParallelStrategy",
+    "LightningDataModule",
     "LightningEnvironment",
     "LightningModule",
     "Logger",

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from lightning.fabric.wrappers import _FabricDataLoader as FabricDataLoader
     from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
     from lightning.pytorch.core.optimizer import LightningOptimizer
+    from lightning.pytorch.loggers import CSVLogger, Logger
     from lightning.pytorch.loops.fetchers import _DataFetcher as DataFetcher
     from lightning.pytorch.loops.fit_loop import _FitLoop as FitLoop
     from lightning.pytorch.loops.progress import _ProcessedTracker as ProcessedTracker
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AllreduceOptions",
     "BackendOptions",
+    "CSVLogger",
     "Callback",
     "Checkpoint",
     "CheckpointIO",
@@ -63,6 +65,7 @@ __all__ = [
     "LightningDataModule",
     "LightningModule",
     "LightningOptimizer",
+    "Logger",
     "MapLocation",
     "Options",
     "PathLike",

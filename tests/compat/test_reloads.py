@@ -135,3 +135,34 @@ def test_a_sanity_check_that_is_not_repeated_has_requested_loaders(tmp_path, opt
         after, _ = trained(folder, 0, False, kinds=(Model, Split), seed=2, **options)  # as without a seed
         assert before.seen | after.seen == alone.seen
         assert before.validated | after.validated == alone.validated
+
+
+class Levels(Data):
+    """Its samples are those of a level, which a hook raises with each epoch, and which is in checkpoints."""
+
+    level = 0
+
+    def train_dataloader(self):
+        return DataLoader(range(1000 * self.level, 1000 * self.level + 24), batch_size=4, shuffle=True)
+
+    def state_dict(self):
+        return {"level": self.level}
+
+    def load_state_dict(self, state):
+        self.level = state["level"]
+
+
+class Raises(Model):
+    def on_train_batch_end(self, outputs, batch, index):
+        self.trainer.datamodule.level += index == 4
+
+
+@pytest.mark.parametrize("every", [0, 2])
+def test_loaders_are_those_of_the_data_module_when_they_were_requested(tmp_path, every):
+    alone, data = trained(tmp_path / "alone", every, False, kinds=(Raises, Levels))
+    assert data.level == 6
+    for stop in (3, 12, 20):
+        before, _ = trained(tmp_path / str(stop), every, False, kinds=(Raises, Levels), max_steps=stop)
+        after, again = trained(tmp_path / str(stop), every, False, kinds=(Raises, Levels))
+        assert before.seen | after.seen == alone.seen
+        assert again.level == 6

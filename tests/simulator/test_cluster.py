@@ -291,6 +291,7 @@ def test_without_permission_the_hosts_share_a_network(tmp_path, script, monkeypa
         (["true"], {"processes_per_host": -1}, "processes_per_host=-1 was set"),
         (["true"], {"timeout": 0}, "timeout=0 was set"),
         (["true"], {"timeout": -5}, "timeout=-5 was set"),
+        (["true"], {"instance_type": "ml.p4d.24xlarg"}, "is not a SageMaker training instance"),
         (["true"], {"network": "bridge"}, "--network 'bridge' was given"),
         (["true"], {"network": "netns:fast"}, "--network 'netns:fast' was given"),
         (["true"], {"environment": {"TMPDIR": "/x" * 60}}, "too long for the sockets of loader workers"),

@@ -36,7 +36,6 @@ from lightning_sagemaker.recipes._common.modules.speed import tune_allocator
 from lightning_sagemaker.recipes._common.outputs.artifacts import LAST_CHECKPOINT, RunArtifacts
 from lightning_sagemaker.recipes._common.outputs.best import BestModel
 from lightning_sagemaker.recipes._common.outputs.folders import RunFolders
-from lightning_sagemaker.recipes._common.outputs.history import ContinueHistory
 from lightning_sagemaker.recipes._common.outputs.run_loggers import TRACKERS, loggers, trackers
 from lightning_sagemaker.recipes._common.outputs.summary import first_lines
 
@@ -285,7 +284,6 @@ class RecipeCLI(LightningCLI):
         if keep:
             own = any(isinstance(callback, Checkpoint) for callback in _as_list(config.get("callbacks")))
             callbacks += [
-                ContinueHistory(),
                 AutoResume(folders.checkpoints, search=self._goes_on),
                 SpotInterruption(
                     # None: ModelCheckpoint's folder, which Lightning broadcasts from rank zero.

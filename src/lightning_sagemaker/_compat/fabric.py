@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
 from lightning_sagemaker._compat.guard import require
@@ -50,7 +51,9 @@ def set_iterations(loader: object, count: int) -> None:
         loader._num_iter_calls = count
 
 
-_set_up: list[weakref.ref[object]] = []
+_set_up = weakref.WeakKeyDictionary[object, int | None]()
+"""Loader -> its place in the order in which the script sets them up; None within a loop, where a restart makes others."""
+_places = itertools.count()
 
 
 def list_loaders(kind: type) -> None:
@@ -61,7 +64,7 @@ def list_loaders(kind: type) -> None:
     @functools.wraps(original)
     def listed(self: object, *args: object, **kwargs: object) -> None:
         original(self, *args, **kwargs)
-        _set_up.append(weakref.ref(self))
+        _set_up[self] = next(_places) if _observer is None else None
 
     @functools.wraps(iterate)
     def observed(self: object) -> Iterator[object]:
@@ -104,25 +107,26 @@ def _observed(loader: object, batches: Iterator[object], made: object) -> Iterat
             end()
 
 
-def listed_loaders() -> list[object]:
-    """The loaders in the order in which the script has set them up; None for those that are gone."""
-    return [one() for one in _set_up]
+def listed_loaders() -> dict[int, object]:
+    """The loaders that the script has set up outside of loops and still holds, by their place in that order."""
+    return {place: loader for loader, place in list(_set_up.items()) if place is not None}
 
 
 def is_listed(loader: object) -> bool:
     """Whether it was set up after :func:`list_loaders`."""
-    return any(one() is loader for one in _set_up)
+    return is_set_up(loader) and loader in _set_up
 
 
-def all_iterations() -> list[int]:
-    """Number of iterations of each loader that was set up; zero for those that are gone."""
-    return [iterations(one()) for one in _set_up]
+def all_iterations() -> dict[int, int]:
+    """Number of iterations of each of :func:`listed_loaders`."""
+    return {place: iterations(loader) for place, loader in listed_loaders().items()}
 
 
-def set_all_iterations(counts: Sequence[int]) -> None:
+def set_all_iterations(counts: Mapping[int, int]) -> None:
     """Make the loaders, set up in the same order, continue from these numbers of iterations."""
-    for one, count in zip(_set_up, counts, strict=False):
-        set_iterations(one(), count)
+    for place, loader in listed_loaders().items():
+        if place in counts:
+            set_iterations(loader, counts[place])
 
 
 def wrapped_module(value: object) -> nn.Module | None:

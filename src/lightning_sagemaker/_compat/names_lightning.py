@@ -19,7 +19,7 @@ _LAYOUT = ("_data_parallel_size", "_tensor_parallel_size", "_setup_distributed",
 
 NAMES: dict[str, tuple[str, ...]] = {
     "{fabric}.connector:_Connector": _FLAGS,
-    "{fabric}.loggers.csv_logs:_ExperimentWriter": ("_rewrite_with_new_header",),
+    "{fabric}.loggers.csv_logs:_ExperimentWriter": ("_check_log_dir_exists", "_rewrite_with_new_header"),
     "{fabric}.strategies:DDPStrategy": (*_DDP, "_backward_sync_control", "_set_world_ranks", "_setup_distributed"),
     "{fabric}.strategies:ModelParallelStrategy": (*_MODEL_PARALLEL, *_LAYOUT, "_set_world_ranks"),
     "{fabric}.strategies:Strategy": ("_accelerator", "_checkpoint_io", "_launcher"),
@@ -46,7 +46,7 @@ NAMES: dict[str, tuple[str, ...]] = {
         "_max_batches",
         "_seen_batches_per_dataloader",
     ),
-    "{pytorch}.loggers:CSVLogger": ("_version",),
+    "{pytorch}.loggers:CSVLogger": ("_experiment", "_version"),
     "{pytorch}.loops.fetchers:_DataFetcher": ("_start_profiler", "_stop_profiler"),
     "{pytorch}.loops.fit_loop:_FitLoop": (
         "_combined_loader",

@@ -163,5 +163,6 @@ def _end_batch(trainer: Trainer, fetcher: DataFetcher, phase: Phase) -> None:
             loop.update_lr_schedulers(events.schedules_due[0], update_plateau_schedulers=False)
             events.schedules_due.pop(0)
         loop.batch_progress.increment_completed()
+        trainer._logger_connector.update_train_step_metrics()  # the batch's row of the loggers
     loop._skip_next_val = phase is Phase.VALIDATED
     loop.on_advance_end(fetcher)

@@ -45,7 +45,7 @@ class CarriedLoaders:
 
     def __init__(self, place: Callable[[], int | None]) -> None:
         self._place = place
-        self._loaders: list[object] = []
+        self._loaders: dict[int, object] = {}
         self._made: set[int] = set()
         self._wanted: dict[int, CarriedEntry] = {}
         self._carried: set[int] = set()
@@ -54,7 +54,7 @@ class CarriedLoaders:
     def start(self, entry: Mapping[int, CarriedEntry]) -> None:
         """The loop begins; ``entry`` is this rank's of the checkpoint to resume from."""
         self._loaders = listed_loaders()
-        self._wanted = {number: one for number, one in entry.items() if number < len(self._loaders)}
+        self._wanted = {number: one for number, one in entry.items() if number in self._loaders}
         self._carried = set(self._wanted)
         observe(self)
 
@@ -86,7 +86,7 @@ class CarriedLoaders:
         return lambda: self._end_one(number, own)
 
     def _number(self, loader: object) -> int:
-        return next((number for number, one in enumerate(self._loaders) if one is loader), -1)
+        return next((number for number, one in self._loaders.items() if one is loader), -1)
 
     def _end_one(self, number: int, own: _Begun) -> None:
         if self._begun.get(number) is own:  # there may be another one by now
@@ -105,5 +105,33 @@ class CarriedLoaders:
         observe(None)
         for number in self._carried:
             release(inner_loader(self._loaders[number]))
-        self._loaders, self._begun, self._wanted = [], {}, {}
+        self._loaders, self._begun, self._wanted = {}, {}, {}
         self._made, self._carried = set(), set()
+
+
+class NotCarried:
+    """Where nothing is carried, as with recovery from the loss of a rank: warns once of such loaders.
+
+    Args:
+        place: As of :class:`CarriedLoaders`.
+
+    """
+
+    def __init__(self, place: Callable[[], int | None]) -> None:
+        self._place, self._has_warned = place, False
+
+    def makes(self, loader: object) -> int | None:
+        """As of :class:`~lightning_sagemaker._compat.fabric.Observer`."""
+        return self._place()
+
+    def begins(self, loader: object, made: object) -> Callable[[], None]:
+        """As of :class:`~lightning_sagemaker._compat.fabric.Observer`."""
+        place = self._place()
+        if place is not None and made != place and not self._has_warned:
+            self._has_warned = True
+            rank_zero_warn(
+                "The loop's body takes batches of a loader itself (by next or zip). Under supervise its position is in no"
+                " checkpoint, and a batch that is repeated as a rank is lost gets the loader's next one: some of its samples"
+                " are seen twice and others never. HINT: give loop.batches one loader, over a data set of both."
+            )
+        return lambda: None

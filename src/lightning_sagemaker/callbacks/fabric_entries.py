@@ -75,7 +75,8 @@ class LoopEntry(TypedDict):
         modules: State of the modules among the user's objects.
         ranks: State of each rank.
         passed: For each earlier loop over batches of the epoch: iterations of the loader before it, and number of batches.
-        loaders: Iterations of all loaders that Fabric has set up, in this order, when the epoch began.
+        loaders: Iterations of the loaders that Fabric has set up before the loop, by place, when the epoch began; None if
+            unknown.
         left: Whether the last of these has been left, and no other has begun.
         begin: What the epoch begins with; None before the first.
 
@@ -91,7 +92,7 @@ class LoopEntry(TypedDict):
     ranks: list[LoopRankEntry]
     passed: list[tuple[int, int]]
     left: bool
-    loaders: list[int]
+    loaders: dict[int, int] | None
     begin: BeginEntry | None
 
 

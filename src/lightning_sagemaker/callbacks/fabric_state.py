@@ -15,7 +15,7 @@ from lightning_sagemaker._compat.fabric import (
     set_iterations,
     wrapped_module,
 )
-from lightning_sagemaker._lightning import rank_zero_info
+from lightning_sagemaker._lightning import rank_zero_info, rank_zero_warn
 from lightning_sagemaker.callbacks.fabric_begin import EpochBegin, is_within
 from lightning_sagemaker.callbacks.fabric_data import LoopData
 from lightning_sagemaker.callbacks.fabric_folder import LoopFolder
@@ -86,7 +86,7 @@ class FabricState:
         self._ended: Position | None = None
         self._passed = PassedLoops()
         self._at_checkpoint: Values | None = None
-        self._iterations: list[int] = []  # of all loaders, when the epoch began
+        self._iterations: dict[int, int] = {}  # of all loaders, when the epoch began
         self._calls = self._samples_before = self._batch_before = 0
         note_failures(fabric)
 
@@ -135,7 +135,7 @@ class FabricState:
         if is_within(loaded):
             self._put_checkpoint()
         batch = loaded["batch"]
-        if batch or not loaded.get("loaders") or not is_listed(loader):  # otherwise it may be another one
+        if batch or loaded.get("loaders") is None or not is_listed(loader):  # otherwise it may be another one
             set_iterations(loader, loaded["calls"])
         self._calls = iterations(loader)
         self._set_epoch(watched.loader)
@@ -297,7 +297,7 @@ class FabricState:
         self._data.put(content, self.loaded.get("others", ()), self._fabric.device)
         restore_loop_flags(self._state, self.loaded.get("flags", {}))
         self._restore_ranks(self.loaded)
-        set_all_iterations(self.loaded.get("loaders", ()))
+        set_all_iterations(self.loaded.get("loaders") or {})
         self._iterations = all_iterations()
         self._at_checkpoint = values_of(self._state, modules=True)
         return self.loaded["epoch"], self.loaded["batch"], self.loaded["step"]
@@ -314,3 +314,9 @@ class FabricState:
             restore_buffers(buffers_in(self._state), ranks[rank]["buffers"])
             restore_random_state(ranks[rank]["random"])
             self.carried = ranks[rank].get("carried", {})
+        elif any(one.get("carried") for one in ranks):
+            rank_zero_warn(
+                f"The checkpoint was saved on {len(ranks)} ranks; here it is {self._fabric.world_size}: loaders of which the"
+                " loop's body takes batches itself begin anew, so some of their samples are seen twice and others never."
+                " HINT: resume on as many ranks."
+            )

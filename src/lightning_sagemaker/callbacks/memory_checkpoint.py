@@ -107,12 +107,6 @@ class MemoryCheckpoint(CopiedByArguments, Callback):
             return
         fit = next(_FITS)
         found = launcher_folder(fit) if self._folder is None else Path(self._folder) / str(fit)
-        if trainer.ckpt_path is not None:
-            rank_zero_warn(
-                f"MemoryCheckpoint makes no copies: fit was given ckpt_path={str(trainer.ckpt_path)!r}, from which a"
-                " restarted script begins again. HINT: leave it out, and let AutoResume find the newest checkpoint."
-            )
-            return
         if found is None:
             rank_zero_warn(
                 "MemoryCheckpoint makes no copies: nothing restarts these processes. HINT: start them with 'torchrun"
@@ -121,11 +115,24 @@ class MemoryCheckpoint(CopiedByArguments, Callback):
             return
         self._memory = HostMemory(found)
         self._events = events_of(trainer)
+        self._events.after_checkpoint_load.append(lambda: self._stay_out(trainer))
         self._events.after_batch.append(lambda: self._end_batch(trainer))
         resume = ensure_callback(trainer, AutoResume(search=False))  # if it is added, its setup is called next
         if int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0)) > 0:
             resume.search()
         resume.look_in(lambda least: self._newest(trainer, least))
+
+    def _stay_out(self, trainer: Trainer) -> None:
+        """Make no copies of a fit that was given its checkpoint; earlier, the Trainer may have that of a finder's trial."""
+        memory = self._memory
+        if trainer.ckpt_path is not None and memory is not None:
+            self._memory = None
+            if not cast("_Sharded", trainer.strategy).local_rank:
+                memory.remove()
+            rank_zero_warn(
+                f"MemoryCheckpoint makes no copies: fit was given ckpt_path={str(trainer.ckpt_path)!r}, from which a"
+                " restarted script begins again. HINT: leave it out, and let AutoResume find the newest checkpoint."
+            )
 
     def _newest(self, trainer: Trainer, least: int) -> str | None:
         """This rank's file to resume from, if all ranks have one of the same step. Collective.

@@ -6,14 +6,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Protocol, cast
 
+from lightning_sagemaker._compat.plain_copy import plain_copy
 from lightning_sagemaker._compat.reloads import Requests
-from lightning_sagemaker._compat.trainer import callbacks_of
+from lightning_sagemaker._compat.trainer import callbacks_of, datamodule_of
+from lightning_sagemaker._lightning import LightningDataModule
 from lightning_sagemaker.checkpoint.own_generators import OwnGenerators
 from lightning_sagemaker.checkpoint.random_state import RandomState, random_state, restore_random_state
 
 if TYPE_CHECKING:
     from lightning_sagemaker._compat.loops import LoopEvents
-    from lightning_sagemaker._types import Trainer
+    from lightning_sagemaker._types import StateDict, Trainer
 
 
 class Loaders(Protocol):
@@ -28,6 +30,12 @@ class Loaders(Protocol):
 
     def read_again(self) -> set[int]:
         """Ids of generators whose draws a resumed run repeats, to reach the position of a loader."""
+
+
+class _Request(RandomState, total=False):
+    """What a request for loaders depends on; ``data`` is the state of a data module that has one."""
+
+    data: StateDict | None
 
 
 class FitRandom:
@@ -46,7 +54,7 @@ class FitRandom:
         self._trainer, self._read_again = trainer, loaders.read_again
         loaders.restored = self.ids
         self._own = OwnGenerators(self._roots)
-        Requests(trainer, events, self.take, lambda state: self.put(cast("RandomState", state)))
+        Requests(trainer, events, self._take_request, lambda state: self._put_request(cast("_Request", state)))
 
     def _roots(self) -> Iterator[tuple[str, object]]:
         yield "module", self._trainer.lightning_module
@@ -62,6 +70,18 @@ class FitRandom:
         """Restore :meth:`take`."""
         restore_random_state(state)
         self._own.put(state.get("own", {}), but=self._read_again())
+
+    def _take_request(self) -> _Request:
+        """With what a later hook may change in the data module."""
+        data = datamodule_of(self._trainer)
+        is_stateful = data is not None and type(data).state_dict is not LightningDataModule.state_dict
+        return {**self.take(), "data": plain_copy(data.state_dict()) if data is not None and is_stateful else None}
+
+    def _put_request(self, state: _Request) -> None:
+        self.put(state)
+        data, kept = datamodule_of(self._trainer), state.get("data")
+        if data is not None and kept is not None:
+            data.load_state_dict(plain_copy(kept))
 
     def ids(self) -> set[int]:
         """Ids of the script's own generators."""

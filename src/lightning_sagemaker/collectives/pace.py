@@ -13,6 +13,10 @@ _LATENCY = 0.5
 """Maximum seconds between two exchanges; the result of one is known at the next, so a reaction takes twice as long."""
 _MOST = 64
 """Maximum batches between two exchanges: batches may suddenly become much slower."""
+_LONGEST = 30.0
+"""Maximum seconds between two exchanges if all batches take as long as the longest one of late."""
+_KEPT = 0.9
+"""Part of the longest batch's time that counts after another exchange: it may have been an epoch's first batch."""
 
 
 class Pace:
@@ -30,6 +34,7 @@ class Pace:
 
     def __init__(self, overhead: float) -> None:
         self._overhead = overhead
+        self._longest = 0.0
         self.start(0)
 
     def start(self, count: int) -> None:
@@ -37,7 +42,7 @@ class Pace:
         self.waits = True
         self._last = count
         self._next = count + 1
-        self._begin = time.monotonic()
+        self._begin = self._ended = time.monotonic()
         self._paused: float | None = None
 
     def pause(self) -> None:
@@ -47,11 +52,13 @@ class Pace:
     def resume(self) -> None:
         """Restart the clock."""
         if self._paused is not None:
-            self._begin += time.monotonic() - self._paused
-            self._paused = None
+            paused, self._paused = time.monotonic() - self._paused, None
+            self._begin, self._ended = self._begin + paused, self._ended + paused
 
     def is_due(self, count: int) -> bool:
-        """Whether an exchange is due after ``count`` batches."""
+        """Whether an exchange is due after ``count`` batches; to be called after each."""
+        now = time.monotonic()
+        self._longest, self._ended = max(self._longest, now - self._ended), now
         return count >= self._next
 
     def batch_seconds(self, count: int) -> float:
@@ -68,12 +75,14 @@ class Pace:
         """
         seconds = self.batch_seconds(count)
         cheap = math.ceil(cost / (self._overhead * seconds))
-        return max(1, min(cheap, int(_LATENCY / seconds), _MOST)), seconds > _LATENCY
+        safe = int(_LONGEST / self._longest) if self._longest else _MOST
+        return max(1, min(cheap, int(_LATENCY / seconds), safe, _MOST)), seconds > _LATENCY
 
     def schedule(self, count: int, interval: int, waits: bool) -> None:
         """Make the next exchange due ``interval`` batches after ``count``, the same on all processes."""
         self._last, self._next, self._begin = count, count + interval, time.monotonic()
         self.waits = waits
+        self._longest *= _KEPT
 
 
 def exchange(votes: AsyncMaxReduce, pace: Pace, count: int, own: Sequence[float]) -> list[float]:

@@ -78,9 +78,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace) -> int:
     """Run the job; the exit code is that of the first rank that failed."""
     from lightning_sagemaker.launch import run_local_cluster
-    from lightning_sagemaker.launch.planning.instances import find_instance
 
-    find_instance(arguments.instance_type)
     command = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
     result = run_local_cluster(
         command,

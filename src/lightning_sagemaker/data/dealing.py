@@ -120,3 +120,11 @@ def _batches(rest: Integers, place: dict[str, int], done: int, batch_size: int, 
         return [part.tolist() for part in np.array_split(share, -(-len(share) // batch_size))]
     batches = [share[begin : begin + batch_size] for begin in range(0, len(share), batch_size)]
     return batches[:-1] if drop_last and len(batches[-1]) < batch_size else batches
+
+
+def numbers_of(index: Any) -> npt.NDArray[np.int64]:
+    """The sample indices of a batch; -1 for what is no number."""
+    try:
+        return np.atleast_1d(np.asarray(index, dtype=np.int64))
+    except (TypeError, ValueError):  # indices may be names
+        return np.full(len(index) if isinstance(index, list) else 1, -1, np.int64)

@@ -7,15 +7,17 @@ A sampler draws another order each time, from its generator: here as many as in 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from lightning_sagemaker.data.position import Position, Watch, has_state
 
 
 @contextlib.contextmanager
-def drawn_once(watched: Watch, resumed: Position | None) -> Iterator[None]:
+def drawn_once(watched: Watch, resumed: Position | None) -> Iterator[Callable[[], None]]:
     """Context in which a loader starts an iteration, in the order that it would have without an interruption.
+
+    Its value starts anew with the orders, as the loader begins another epoch.
 
     Args:
         watched: Watch of the loader; a sampler that has a state is left as it is.
@@ -25,12 +27,12 @@ def drawn_once(watched: Watch, resumed: Position | None) -> Iterator[None]:
     batches = getattr(watched.loader, "batch_sampler", None) if has_state(watched.loader) else None
     sampler = getattr(batches, "sampler", None)
     if sampler is None or hasattr(sampler, "state_dict"):
-        yield
+        yield lambda: None
         return
     stand_in = _Orders(sampler, None if resumed is None else resumed.get("begun", 1))
     batches.sampler = stand_in  # type: ignore[union-attr]
     try:
-        yield
+        yield stand_in.start
     finally:
         batches.sampler = sampler  # type: ignore[union-attr]
         watched.begun = stand_in.end()
@@ -43,6 +45,10 @@ class _Orders:
         self._sampler, self._number = sampler, number
         self._order: Iterator[Any] = iter(())
         self._seen: list[Any] = []
+        self._begun = 0
+
+    def start(self) -> None:
+        """Forget the orders so far."""
         self._begun = 0
 
     def end(self) -> int:

@@ -20,10 +20,11 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from lightning_sagemaker.checkpoint.random_state import equal_states, random_state, restore_random_state
 from lightning_sagemaker.data.captured import Capture, Captured
-from lightning_sagemaker.data.carried import Carried
-from lightning_sagemaker.data.dealing import as_bits, is_counted
+from lightning_sagemaker.data.dealing import as_bits, is_counted, numbers_of
 from lightning_sagemaker.data.redrawn import redrawn
-from lightning_sagemaker.data.written import read, read_rest, written, written_rest
+from lightning_sagemaker.data.seen import OTHERS, Seen
+from lightning_sagemaker.data.worker_states import WorkerStates, has_workers, restores_workers
+from lightning_sagemaker.data.written import read, read_rest, written_rest
 
 Position = dict[str, Any]
 """Position of a loader, as plain containers and tensors:
@@ -57,14 +58,16 @@ class Watch:
     Attributes:
         deferred: Whether an iteration that starts now would be discarded, as a checkpoint will set its start.
         mark: Transforms the indices of each batch; its second argument is the batch's number in the epoch.
+        workers: States of the workers, also of those of loaders ``within`` this one.
+        iterable, is_custom: What is iterated in the loader's place; whether that is not as torch's is.
         passed, begun: The end of the epoch before, until the next begins; how often a loader's own state begins its order.
 
     """
 
     def __init__(self, loader: Any, report: Callable[[str], None] = print) -> None:
-        self.loader, self._report = loader, report
+        self.loader, self.iterable, self._report = loader, loader, report
         self.capture = Capture(loader, is_own=not isinstance(loader, DataLoader))
-        self.deferred = self._said = self._ended = False
+        self.deferred = self._said = self._ended = self.is_custom = False
         self.mark: Callable[[object, int], object] = lambda batch, _: batch
         self._recent: deque[Position] = deque(maxlen=_KEPT)
         self._wanted: Position | None = None
@@ -74,9 +77,9 @@ class Watch:
         self._outer: Any = None
         self._birth: Captured | None = None
         self._order: Captured | None = None
-        self._states: dict[int, bytes] = {}  # worker -> state after its last batch that was returned
-        self._latest: dict[int, bytes] = {}  # worker -> state after its last batch that was received
-        self._began: dict[int, bytes] = {}  # worker -> state before its first batch of this iteration
+        self.workers = WorkerStates((getattr(loader, "snapshot_every_n_steps", 1) or 0) if has_state(loader) else 1)
+        self.within: Sequence[Any] = ()
+        self.seen = Seen()
         self._issued: list[npt.NDArray[np.int64]] = []
         self._taken = self._iterations = self._yielded = self._drawn = self._dealt_after = 0
         self._dealt: Sequence[Any] | None = None
@@ -90,7 +93,18 @@ class Watch:
     @property
     def is_persistent(self) -> bool:
         """Whether workers outlive an epoch."""
-        return bool(getattr(self.loader, "persistent_workers", False))
+        return any(getattr(one, "persistent_workers", False) for one in (self.loader, *self.within))
+
+    def have_read_again(self, wanted: Position) -> None:
+        """Report batches that are others than when they were read first."""
+        if not self.seen.equals(wanted.get("seen")):
+            self._report(f"{type(self.loader).__name__} {OTHERS}")
+
+    def reads_again(self, own: Any) -> bool:
+        """Whether workers of a resumed run read their part of the epoch from its beginning: they draw as at first."""
+        if has_state(self.loader):
+            return self.is_iterable and not restores_workers(own)
+        return self.is_iterable or self.is_custom
 
     def begin_epoch(self) -> None:
         """Start counting the batches of an epoch."""
@@ -154,19 +168,20 @@ class Watch:
         """
         if not self._recent:  # this batch may be trained on again
             self._recent.append({**self._now(), "before": None, "own": None})
-        if isinstance(batch, Carried):
-            if batch.state is not None:
-                self._states = {**self._states, batch.worker: batch.state}
-            batch = batch.batch
+        batch = self.workers.take(batch)
         self._yielded += 1
+        self.workers.count(self._yielded)
+        if (self.is_custom or self.is_iterable) and not has_state(self.loader):  # it may be read again
+            self.seen.add(batch, before)
         self._taken += 1
         self._reached = None
         self._recent.append({**self._now(), "before": before, "own": own})
         return batch
 
     def _now(self) -> Position:
-        facts = {"taken": self._taken, "iteration": self._iterations, "yielded": self._yielded, "begun": self.begun}
-        return {**facts, "birth": self._birth, "order": self._order, "states": self._states, "began": self._began}
+        facts: Position = {"taken": self._taken, "iteration": self._iterations, "yielded": self._yielded}
+        facts |= {"begun": self.begun, "birth": self._birth, "order": self._order, "seen": self.seen.checksum}
+        return {**facts, "states": self.workers.kept, "began": self.workers.began}
 
     def own_state(self) -> Any:
         """The loader's own state; None if it has none."""
@@ -212,12 +227,12 @@ class Watch:
         self._reached = wanted
         self._begin_iteration()
         if wanted is None:
-            self._birth, self._states, self._latest, self._began = self.capture.take(), {}, {}, {}
+            self._birth = self.capture.take()
+            if not (self.is_persistent and any(has_workers(one) for one in (self.loader, *self.within))):
+                self.workers.begin({}, {})
             return None
         self._birth = wanted["birth"]
-        self._began = written(wanted["began"])
-        self._states = self._began if self.is_iterable else written(wanted["states"])
-        self._latest = dict(self._states)
+        self.workers.begin(wanted["began" if self.reads_again(wanted["own"]) else "states"], wanted["began"])
         self._outer = random_state()
         self.capture.put(wanted["birth"])
         if wanted["own"] is not None:
@@ -249,21 +264,13 @@ class Watch:
     def _begin_iteration(self) -> None:
         self._iterations += 1
         self._ended, self.passed = False, None
+        self.seen.begin()
         self._yielded, self._drawn, self._issued, self._order = 0, 0, [], None
         self._dealt, self._dealt_after, self._bits_before = None, 0, None
 
     def begin_again(self) -> None:
         """Start another epoch with persistent workers."""
         self._begin_iteration()
-
-    def receive(self, message: Any) -> None:
-        """Record the state in a message from a worker, whether its batch is returned or not."""
-        if isinstance(message, tuple) and isinstance(message[-1], Carried) and message[-1].state is not None:
-            self._latest[message[-1].worker] = message[-1].state
-
-    def have_begun_again(self) -> None:
-        """Record the workers' states at the start of another epoch, after they have dropped prefetched batches."""
-        self._states = self._began = dict(self._latest)
 
     def indices(self, sampler: Any, wanted: Position | None) -> Iterator[Any]:
         """Start the order of a sampler, from the wanted position on."""
@@ -308,7 +315,7 @@ class Watch:
 
     def _issue(self, index: Any) -> None:
         if not self.is_iterable and not is_counted(self.loader):
-            self._issued.append(_numbers(index))
+            self._issued.append(numbers_of(index))
 
 
 def is_watched(loader: Any) -> bool:
@@ -321,10 +328,3 @@ def has_state(loader: Any) -> bool:
     if getattr(loader, "iterates_as_torch", False):
         return False
     return all(callable(getattr(loader, name, None)) for name in ("state_dict", "load_state_dict"))
-
-
-def _numbers(index: Any) -> npt.NDArray[np.int64]:
-    try:
-        return np.atleast_1d(np.asarray(index, dtype=np.int64))
-    except (TypeError, ValueError):  # indices may be names
-        return np.full(len(index) if isinstance(index, list) else 1, -1, np.int64)

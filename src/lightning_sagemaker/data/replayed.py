@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -11,6 +12,8 @@ from lightning_sagemaker.data.drawn_once import drawn_once
 from lightning_sagemaker.data.in_order import InOrder
 from lightning_sagemaker.data.position import WATCH, Position, Watch, has_state
 from lightning_sagemaker.data.run_late import begin_after_last, end_after_last, is_after_last, length_of, runs_late
+from lightning_sagemaker.data.starting import due_of, not_restarting, start_at, take_end
+from lightning_sagemaker.data.worker_states import end_workers, with_states
 
 _END = object()
 
@@ -26,12 +29,14 @@ class Replaying(InOrder):
 
     def _get_iterator(self) -> Any:
         """A generator creates its iterator, which draws a seed for the workers, with the first batch only."""
+        states = getattr(self, WATCH).workers
+        states.begins_again()
         seeds, self._seeds = self._seeds, None
         if seeds is None:
-            return super()._get_iterator()
+            return with_states(states, self, super()._get_iterator)
         outer = random_state()
         restore_random_state(seeds)
-        iterator = super()._get_iterator()
+        iterator = with_states(states, self, super()._get_iterator)
         restore_random_state(outer)
         return iterator
 
@@ -57,14 +62,23 @@ def _begin(watched: Watch, begin: Callable[[], Iterator[Any]]) -> Iterator[Any]:
     """Start a loader with its own state, or one that is re-read."""
     if watched.deferred:
         return iter(())
+    if watched.is_sought:
+        for one in (watched.loader, *watched.within):
+            end_workers(one)
     passed, wanted = watched.passed, watched.begin_birth()
+    watched.workers.due = due_of(watched, wanted)
     try:
         if wanted is not None and wanted["own"] is not None and wanted.get("ended", False):
             watched.skip(wanted)  # its state is also where the next epoch begins
             watched.end()
+            take_end(watched, wanted, begin)
             return iter(())
-        with drawn_once(watched, wanted or passed):
+        if wanted is None and passed is not None:
+            start_at(watched, passed)
+        with drawn_once(watched, wanted or passed) as start_orders, not_restarting(watched.loader):
+            watched.workers.begins_again = _undoing(watched, start_orders) if passed is not None else lambda: None
             batches = begin()
+            watched.workers.begins_again = lambda: None
     finally:
         watched.end_birth()
     if wanted is not None and has_state(watched.loader):
@@ -79,6 +93,23 @@ def _begin(watched: Watch, begin: Callable[[], Iterator[Any]]) -> Iterator[Any]:
     return _counted(watched, batches, wanted)
 
 
+def _undoing(watched: Watch, start_orders: Callable[[], None]) -> Callable[[], None]:
+    """A loader that takes a state of an epoch's end creates an iterator for it, and then one for the next epoch.
+
+    Returns:
+        Called before each of these: before the second it undoes what the first has drawn.
+
+    """
+    before, number = watched.capture.take(), itertools.count()
+
+    def begins() -> None:
+        if next(number):
+            watched.capture.put(before)
+            start_orders()
+
+    return begins
+
+
 def _read_again(watched: Watch, batches: Iterator[Any], wanted: Position) -> None:
     """Re-read consumed batches now rather than with the next one, which may not exist: the next epoch depends on them."""
     outer = random_state()
@@ -86,6 +117,7 @@ def _read_again(watched: Watch, batches: Iterator[Any], wanted: Position) -> Non
     for _ in range(wanted["yielded"]):
         watched.give(next(batches))
     restore_random_state(outer)
+    watched.have_read_again(wanted)
 
 
 def _counted(watched: Watch, batches: Iterator[Any], wanted: Position | None) -> Iterator[Any]:

@@ -24,6 +24,7 @@ from lightning_sagemaker.data.grouped import InGroups, is_grouped
 from lightning_sagemaker.data.in_order import InOrder, report_order
 from lightning_sagemaker.data.position import WATCH, Position, Watch
 from lightning_sagemaker.data.replayed import Replaying, TrackedIterable
+from lightning_sagemaker.data.worker_states import end_workers, loaders_within, put_within, release_within
 
 require(DataLoader, "_get_iterator", "_index_sampler")
 require(_MultiProcessingDataLoaderIter, "_try_put_index", "_reset", "_get_data")
@@ -45,9 +46,14 @@ def watch(loader: Any, report: Callable[[str], None]) -> tuple[Any, Watch]:
         return loader, found
     watched = Watch(loader, report)
     if not isinstance(loader, DataLoader):
-        return TrackedIterable(loader, watched), watched
+        watched.is_custom, watched.within = True, loaders_within(loader)
+        for place, one in enumerate(watched.within):
+            put_within(one, watched.workers, place)
+        watched.iterable = TrackedIterable(loader, watched)
+        return watched.iterable, watched
     report_order(loader, report)
     mixin = _Seeking if iterates_as_torch(kind := type(loader)) else Replaying
+    watched.is_custom = mixin is Replaying
     setattr(loader, WATCH, watched)
     loader.__class__ = type(kind.__name__, (mixin, kind), {"__module__": kind.__module__, "_kind": kind})
     return loader, watched
@@ -55,10 +61,11 @@ def watch(loader: Any, report: Callable[[str], None]) -> tuple[Any, Watch]:
 
 def release(loader: Any) -> None:
     """Restore a tracked loader."""
+    for one in () if isinstance(loader, DataLoader) else loaders_within(loader):
+        release_within(one)
     if isinstance(loader, (_Seeking, Replaying)):
-        if isinstance(loader._iterator, _InWorkers):  # it depends on its watch
-            loader._iterator._shutdown_workers()
-            loader._iterator = None
+        if isinstance(loader, Replaying) or isinstance(loader._iterator, _InWorkers):  # it depends on its watch
+            end_workers(loader)
         loader.__class__ = loader._kind
         delattr(loader, WATCH)
 
@@ -66,7 +73,7 @@ def release(loader: Any) -> None:
 def catch_up(watched: Watch, position: Position) -> None:
     """Restore persistent workers to their state at an epoch's end; the next iteration starts with them."""
     watched.seek(position)
-    iterator = iter(watched.loader)
+    iterator = iter(watched.iterable)
     iterator = getattr(iterator, "begun", iterator)
     if isinstance(iterator, _Counting):
         iterator.catch_up()
@@ -130,9 +137,8 @@ class _Seeking(InOrder):
         if watched.deferred:
             return iter(())
         if self.persistent_workers and self._iterator is not None:
-            if watched.is_sought and isinstance(self._iterator, _InWorkers):  # its workers are at another position
-                self._iterator._shutdown_workers()
-                self._iterator = None
+            if watched.is_sought and isinstance(self._iterator, _InWorkers):
+                end_workers(self)
             else:
                 watched.begin_again()
         if getattr(self, "workers_wanted", None) is not None:
@@ -184,6 +190,7 @@ class _Counting:
             self._watch.give(super().__next__())  # type: ignore[misc]
         restore_random_state(outer)
         self._ahead = wanted["ahead"]
+        self._watch.have_read_again(wanted)
 
     def __next__(self) -> Any:
         self.catch_up()
@@ -214,13 +221,13 @@ class _InWorkers(_Counting, _MultiProcessingDataLoaderIter):
 
     def _get_data(self) -> Any:
         found = super()._get_data()  # type: ignore[no-untyped-call]
-        self._watch.receive(found)
+        self._watch.workers.receive(found)
         return found
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
         super()._reset(loader, first_iter)
         if not first_iter:
-            self._watch.have_begun_again()
+            self._watch.workers.begin_again()
 
     def _try_put_index(self) -> None:
         for _ in range(self._turns):

@@ -40,7 +40,7 @@ _HOMES = {
     "TensorBoardOutputConfig": "launch.spec.vocabulary",
     "TrainingInput": "launch.spec.inputs",
     "TrainingJobs": "launch.tracking.jobs",
-    "run_local_cluster": "simulator.cluster",
+    "run_local_cluster": "launch.simulated",
 }
 """Public name -> module below ``lightning_sagemaker`` that it is loaded from when it is first used."""
 

@@ -132,7 +132,7 @@ class FabricHeld:
             "ranks": [],  # their positions follow from that of the loop
             "passed": [(epoch, batch)] if is_left else [],
             "left": is_left,
-            "loaders": [],
+            "loaders": None,
             "begin": None,
         }
         held = self._held[2]["values"] if self._held is not None and self._held[0] == position else None

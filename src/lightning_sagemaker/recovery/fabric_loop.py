@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import torch
 import torch.distributed as dist
 
-from lightning_sagemaker._compat.fabric import inner_loader, is_set_up, set_iterations
+from lightning_sagemaker._compat.fabric import inner_loader, is_set_up, observe, set_iterations
 from lightning_sagemaker._lightning import rank_zero_info, rank_zero_warn
+from lightning_sagemaker.callbacks.fabric_carried import NotCarried
 from lightning_sagemaker.callbacks.fabric_loop import InterruptibleLoop
 from lightning_sagemaker.collectives.agreement import of_all
 from lightning_sagemaker.recovery import data_shards
@@ -100,6 +101,7 @@ class InJobLoop(InterruptibleLoop):
         self.runs = True
         try:
             self._begin()
+            observe(NotCarried(self._place))
             for number in itertools.count(self.epoch) if count is None else range(self.epoch, count):
                 self.epoch = number
                 seed_all(self._seed, number, self._world)  # random numbers outside of batches are the same on all ranks
@@ -116,6 +118,7 @@ class InJobLoop(InterruptibleLoop):
             self._client.finish()
         finally:
             self.runs = False
+            observe(None)
             self._release()
 
     def _batches(self, loader: Iterable[T], every: int) -> Generator[T, None, None]:
