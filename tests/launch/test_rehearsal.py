@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from lightning_sagemaker.launch import Estimator, rehearsal
+from lightning_sagemaker.launch import Estimator, LaunchError, rehearsal
 from tests.conftest import ROOT
 from tests.launch.seeds import ROLE
 
@@ -68,6 +68,17 @@ def test_every_host_of_a_rehearsal_gets_a_part_of_what_is_shared_out(aws, tmp_pa
         "listed": ["b.bin", "c.bin"],
         "local": ["a.bin", "b.bin"],
     }
+
+
+def test_named_pipes_are_refused_in_a_rehearsal(tmp_path):
+    """A folder in their place would be another program's input."""
+    inputs = {"all": {"s3_data": "s3://bucket/data/", "input_mode": "File"}, "train": "s3://bucket/train/"}
+    plan = Estimator(recipe="albert-mlm", instance_type="ml.g5.xlarge", input_mode="Pipe").plan(inputs)
+    with pytest.raises(
+        LaunchError, match="Channel 'train' is read from named pipes .*HINT:.*--rehearse-channel train=DIR"
+    ):
+        rehearsal.rehearse(plan, tmp_path / "root")
+    rehearsal._check(plan, {"train": str(tmp_path)}, None)
 
 
 SCRIPT = """

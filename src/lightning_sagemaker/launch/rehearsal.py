@@ -149,6 +149,14 @@ def _check(plan: JobPlan, folders: Mapping[str, str], hosts: int | None) -> None
             raise LaunchError(
                 f"Channel {name!r} was given {folder!r}, which is not a directory. HINT: give an existing one."
             )
+    for name, source in plan.channels.items():
+        if isinstance(source, FileSystemInput) or source.is_local or name in folders:
+            continue
+        if (source.input_mode or plan.config.input_mode) == "Pipe":
+            raise LaunchError(
+                f"Channel {name!r} is read from named pipes (input_mode 'Pipe'), which a rehearsal does not have. HINT:"
+                f" rehearse with FastFile, or with a folder that the program can read: --rehearse-channel {name}=DIR."
+            )
 
 
 def _shortened(plan: JobPlan, settings: Mapping[str, object], hosts: int | None) -> JobPlan:
