@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from lightning_sagemaker.launch import Estimator, LaunchError, rehearsal
 from tests.conftest import ROOT
 from tests.launch.seeds import ROLE
 
@@ -39,6 +40,45 @@ def test_without_the_sdk_a_dry_run_works_and_a_launch_says_what_to_install():
     refused = subprocess.run([*run, "--role", ROLE, "--yes"], capture_output=True, text=True, timeout=60)
     assert refused.returncode == 2
     assert "lightning-sagemaker[launch]" in refused.stderr
+
+
+def test_every_host_of_a_rehearsal_gets_a_part_of_what_is_shared_out(aws, tmp_path, monkeypatch):
+    """In the job, an object goes to one of the hosts, and a manifest stands for what it lists."""
+    monkeypatch.setattr(rehearsal, "SAMPLE_BYTES", 5)
+    s3 = aws.client("s3")
+    s3.create_bucket(Bucket="shared-out")
+    (tmp_path / "local").mkdir()
+    for name in ("a.bin", "b.bin", "c.bin"):
+        s3.put_object(Bucket="shared-out", Key=f"data/{name}", Body=b"12345678")
+        (tmp_path / "local" / name).write_bytes(b"12345678")
+    listed = [{"prefix": "s3://shared-out/data/"}, "c.bin", "b.bin"]
+    s3.put_object(Bucket="shared-out", Key="train.manifest", Body=json.dumps(listed).encode())
+    shared = {"distribution": "ShardedByS3Key"}
+    inputs = {
+        "all": {"s3_data": "s3://shared-out/data/"},
+        "shared": {"s3_data": "s3://shared-out/data/", **shared},
+        "listed": {"s3_data": "s3://shared-out/train.manifest", "s3_data_type": "ManifestFile", **shared},
+        "local": {"s3_data": str(tmp_path / "local"), **shared},
+    }
+    plan = Estimator(recipe="albert-mlm", instance_type="ml.g5.xlarge", instance_count=2).plan(inputs)
+    found = rehearsal._samples(plan, tmp_path / "scratch", {})
+    assert {name: sorted(os.listdir(folder)) for name, folder in found.items()} == {
+        "all": ["a.bin"],
+        "shared": ["a.bin", "b.bin"],
+        "listed": ["b.bin", "c.bin"],
+        "local": ["a.bin", "b.bin"],
+    }
+
+
+def test_named_pipes_are_refused_in_a_rehearsal(tmp_path):
+    """A folder in their place would be another program's input."""
+    inputs = {"all": {"s3_data": "s3://bucket/data/", "input_mode": "File"}, "train": "s3://bucket/train/"}
+    plan = Estimator(recipe="albert-mlm", instance_type="ml.g5.xlarge", input_mode="Pipe").plan(inputs)
+    with pytest.raises(
+        LaunchError, match="Channel 'train' is read from named pipes .*HINT:.*--rehearse-channel train=DIR"
+    ):
+        rehearsal.rehearse(plan, tmp_path / "root")
+    rehearsal._check(plan, {"train": str(tmp_path)}, None)
 
 
 SCRIPT = """

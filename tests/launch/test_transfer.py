@@ -12,7 +12,7 @@ import pytest
 
 from lightning_sagemaker import cli
 from lightning_sagemaker.launch import LaunchError
-from lightning_sagemaker.launch.transfer import fetch, unpack, up_to_last_line
+from lightning_sagemaker.launch.transfer import fetch, fetch_listed, unpack, up_to_last_line
 from tests.conftest import ROOT
 from tests.launch.hostile_archives import HARD, SYMLINK, entry, write
 
@@ -103,6 +103,25 @@ def test_nothing_is_replaced_that_was_not_downloaded(aws, tmp_path, capsys, monk
     assert "'file' cannot be created" in capsys.readouterr().err
 
 
+def test_a_model_that_was_not_compressed_comes_back(aws, tmp_path):
+    """With `disable_output_compression` there are no archives, but files below their names without `.tar.gz`."""
+    s3 = aws.client("s3")
+    s3.create_bucket(Bucket="as-files")
+    base = "s3://as-files/out/loose/output"
+    names = ["model/weights.bin", "model/code/inference.py", "model.tar.gz", "output/data/metrics.json"]
+    for name in names:
+        s3.put_object(Bucket="as-files", Key=f"out/loose/output/{name}", Body=b"x")
+    for model in (f"{base}/model", f"{base}/model/"):
+        aws.jobs["loose"] = {
+            "TrainingJobName": "loose", "TrainingJobStatus": "Completed", "SecondaryStatus": "Completed",
+            "OutputDataConfig": {"S3OutputPath": "s3://as-files/out", "CompressionType": "NONE"},
+            "ModelArtifacts": {"S3ModelArtifacts": model},
+        }  # fmt: skip
+        assert cli.main(["download", "loose", str(tmp_path)]) == 0
+        got = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.*") if path.suffix)
+        assert got == ["model/code/inference.py", "model/weights.bin", "output/data/metrics.json"]
+
+
 def test_a_sample_of_a_large_text_is_cut_at_a_line(aws, tmp_path):
     """A rehearsal gets the first lines of each text, and does not download gigabytes for them."""
     s3 = aws.client("s3")
@@ -113,9 +132,34 @@ def test_a_sample_of_a_large_text_is_cut_at_a_line(aws, tmp_path):
     assert fetch(s3, "s3://samples/data", tmp_path, limit=1000) == 2
     assert {path.name for path in tmp_path.iterdir()} == {"train.csv", "validation.csv"}
     assert (tmp_path / "train.csv").read_bytes() == line * (1000 // len(line))
+    assert fetch(s3, "s3://samples/data", tmp_path / "three", limit=1000, least=3) == 3  # three hosts share them
     assert fetch(s3, "s3://samples/data", tmp_path / "all") == 3
     assert (tmp_path / "all/train.csv").read_bytes() == line * 1000
     assert up_to_last_line(b"one line only") == b"one line only"
+
+
+def test_a_manifest_stands_for_the_objects_that_it_lists(aws, tmp_path):
+    """As in a training job, where the program never sees the manifest."""
+    s3 = aws.client("s3")
+    s3.create_bucket(Bucket="listed")
+    for name in ("a.csv", "more/b.csv", "c.csv", "not-listed.csv"):
+        s3.put_object(Bucket="listed", Key=f"data/{name}", Body=b"12345678\n")
+
+    def listing(content, **more):
+        s3.put_object(Bucket="listed", Key="train.manifest", Body=json.dumps(content).encode())
+        place = tmp_path / str(len(list(tmp_path.iterdir())))
+        fetch_listed(s3, "s3://listed/train.manifest", place, **more)
+        return sorted(path.relative_to(place).as_posix() for path in place.rglob("*") if path.is_file())
+
+    listed = [{"prefix": "s3://listed/data/"}, "a.csv", "more/b.csv", "c.csv"]
+    assert listing(listed) == ["a.csv", "c.csv", "more/b.csv"]
+    assert listing(listed, limit=5) == ["a.csv"]
+    assert listing(listed, limit=5, least=2) == ["a.csv", "more/b.csv"]
+    for content in ({}, [], ["a.csv"], [{"prefix": "s3://listed/data/"}, 1], 7):
+        with pytest.raises(LaunchError, match=r"s3://listed/train.manifest is not a manifest .*HINT"):
+            listing(content)
+    with pytest.raises(LaunchError, match="points outside its folder"):
+        listing([{"prefix": "s3://listed/"}, "../../a.csv"])
 
 
 @pytest.mark.parametrize("names", [["a", "a/b"], ["c" * 300]], ids=["a file and a folder", "a long name"])

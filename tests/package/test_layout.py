@@ -37,7 +37,6 @@ NAMED_OTHERWISE = {
 
 WITHOUT_TESTS = {
     "simulator/image_start": "what a simulated host imports: tests/simulator",
-    "simulator/containers": "tests/container and tests/end_to_end hold them to AWS's own programs",
 }
 """Folders of src without a folder or a file of tests of that name -> where they are tested."""
 

@@ -57,16 +57,23 @@ def test_a_folder_that_was_used_keeps_checkpoints_and_gets_new_channels(tmp_path
     assert (local / "file").read_text() == "from here"
 
 
-def test_objects_are_divided_among_the_hosts(tmp_path):
+@pytest.mark.parametrize("place", ["S3", "here"])
+def test_objects_are_divided_among_the_hosts(place, tmp_path):
+    """Also those of a folder of this machine, as a rehearsal's sample is."""
     source = {"S3Uri": "s3://bucket/train", "S3DataType": "S3Prefix", "S3DataDistributionType": "ShardedByS3Key"}
 
     def three(address, folder):
         for name in "abc":
             (folder / name).write_text(name)
 
-    output = io.StringIO()
+    output, local = io.StringIO(), tmp_path / "local"
+    local.mkdir()
+    three(None, local)
     request = request_of("ls /opt/ml/input/data/train", S3DataSource=source)
-    assert run_request(request, three, tmp_path, output=output, timeout=60).returncode == 0
+    folders = {"train": local} if place == "here" else {}
+    root = tmp_path / "root"
+    assert run_request(request, three, root, output=output, timeout=60, folders=folders).returncode == 0
+    assert sorted(path.name for path in local.iterdir()) == ["a", "b", "c"]
     assert sorted(" ".join(lines_of_ranks(output)).split()) == sorted(
         ["algo-1", "|", "a", "algo-1", "|", "c", "algo-2", "|", "b"]
     )

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from lightning_sagemaker.errors import LaunchError
 from lightning_sagemaker.launch.attempts import run_attempts
-from lightning_sagemaker.launch.aws import boto_session_of, in_other_region, make_session, translate_aws_errors
+from lightning_sagemaker.launch.aws import boto_session_of, in_other_region, make_session
 from lightning_sagemaker.launch.planning import rules
 from lightning_sagemaker.launch.planning.alternatives import alternative_plans
 from lightning_sagemaker.launch.planning.job_plan import JobPlan
@@ -21,6 +21,7 @@ from lightning_sagemaker.launch.settings import Settings
 from lightning_sagemaker.launch.spec.config import JobConfig
 from lightning_sagemaker.launch.spec.described import described_job
 from lightning_sagemaker.launch.spec.vocabulary import by_position, job_values
+from lightning_sagemaker.launch.tracking.endpoint import create_endpoint
 from lightning_sagemaker.launch.tracking.jobs import JobStatus, TrainingJobs, wants_logs
 
 _log = logging.getLogger(__name__)
@@ -266,7 +267,7 @@ class Estimator(Settings):
             The endpoint's name; it is usable some minutes later.
 
         Raises:
-            LaunchError: If ``image_uri`` is None, no job was started, or AWS rejects a request.
+            LaunchError: If ``image_uri`` is None, the job has no model, or AWS rejects a request.
 
         """
         if image_uri is None:
@@ -274,19 +275,9 @@ class Estimator(Settings):
                 "deploy was given no image_uri, and the training image has no server. HINT: pass an inference image;"
                 " sagemaker.core.image_uris.retrieve(..., image_scope='inference') returns them."
             )
-        name = endpoint_name or self._name()
-        container = {"Image": image_uri, "ModelDataUrl": self.model_data}
-        variant = {
-            "VariantName": "AllTraffic",
-            "ModelName": name,
-            "InitialInstanceCount": initial_instance_count,
-            "InstanceType": instance_type,
-        }
-        client = self.jobs.sagemaker
-        with translate_aws_errors("Deploying the model"):
-            client.create_model(ModelName=name, PrimaryContainer=container, ExecutionRoleArn=self.config.role)
-            client.create_endpoint_config(EndpointConfigName=name, ProductionVariants=[variant])
-            client.create_endpoint(EndpointName=name, EndpointConfigName=name)
+        job = self.jobs.describe(self._name())
+        name = endpoint_name or job.name
+        create_endpoint(job, name, image_uri, instance_type, initial_instance_count)
         return name
 
     @property

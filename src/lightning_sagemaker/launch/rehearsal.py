@@ -19,7 +19,7 @@ from lightning_sagemaker.launch.planning.job_plan import JobPlan
 from lightning_sagemaker.launch.request.without_sdk import fetch_from
 from lightning_sagemaker.launch.spec.config import JobConfig
 from lightning_sagemaker.launch.spec.inputs import FileSystemInput
-from lightning_sagemaker.launch.transfer import LINES, fetch, up_to_last_line
+from lightning_sagemaker.launch.transfer import LINES, fetch, fetch_listed, up_to_last_line
 from lightning_sagemaker.simulator.cluster import LocalResult
 from lightning_sagemaker.simulator.request_runner import run_request
 
@@ -30,7 +30,8 @@ _STEP_NAMES = ("max_steps", "trainer.max_steps")
 """Names under which a recipe accepts the number of steps."""
 
 SAMPLE_BYTES = 4 * 2**20
-"""Bytes of a channel's sample. A longer text is cut at a line; other files are copied complete, as many as fit, and one."""
+"""Bytes of a channel's sample. A longer text is cut at a line; other files are copied complete, as many as fit, and at
+least one, or one for each host that gets a share of them."""
 
 
 @dataclass(frozen=True)
@@ -148,6 +149,14 @@ def _check(plan: JobPlan, folders: Mapping[str, str], hosts: int | None) -> None
             raise LaunchError(
                 f"Channel {name!r} was given {folder!r}, which is not a directory. HINT: give an existing one."
             )
+    for name, source in plan.channels.items():
+        if isinstance(source, FileSystemInput) or source.is_local or name in folders:
+            continue
+        if (source.input_mode or plan.config.input_mode) == "Pipe":
+            raise LaunchError(
+                f"Channel {name!r} is read from named pipes (input_mode 'Pipe'), which a rehearsal does not have. HINT:"
+                f" rehearse with FastFile, or with a folder that the program can read: --rehearse-channel {name}=DIR."
+            )
 
 
 def _shortened(plan: JobPlan, settings: Mapping[str, object], hosts: int | None) -> JobPlan:
@@ -218,26 +227,29 @@ def _samples(plan: JobPlan, scratch: Path, given: Mapping[str, str]) -> dict[str
         if name in given or isinstance(source, FileSystemInput):
             continue
         target = scratch / "samples" / name
+        hosts = sum(one.instance_count for one in plan.config.groups) or plan.config.instance_count
+        least = hosts if source.distribution == "ShardedByS3Key" else 1
         if source.is_local:
-            _copy_part(plan.uploads[name].taken, target)
+            _copy_part(plan.uploads[name].taken, target, least)
         else:
             from lightning_sagemaker.launch.aws import make_client
 
-            fetch(make_client("s3", plan.region), source.s3_data, target, limit=SAMPLE_BYTES)
+            get = fetch_listed if source.s3_data_type == "ManifestFile" else fetch
+            get(make_client("s3", plan.region), source.s3_data, target, SAMPLE_BYTES, least)
         found[name] = str(target)
     return found
 
 
-def _copy_part(files: Mapping[str, Path], target: Path) -> None:
+def _copy_part(files: Mapping[str, Path], target: Path, least: int) -> None:
     target.mkdir(parents=True)
     total = 0
-    for name, path in sorted(files.items()):
+    for count, (name, path) in enumerate(sorted(files.items())):
         place = target / name
         place.parent.mkdir(parents=True, exist_ok=True)
         if path.suffix in LINES and path.stat().st_size > SAMPLE_BYTES:
             with path.open("rb") as file:
                 place.write_bytes(up_to_last_line(file.read(SAMPLE_BYTES)))
-        elif total and total + path.stat().st_size > SAMPLE_BYTES:
+        elif count >= least and total + path.stat().st_size > SAMPLE_BYTES:
             return
         else:
             shutil.copy(path, place)

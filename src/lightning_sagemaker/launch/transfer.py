@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import posixpath
 import shutil
@@ -31,7 +32,7 @@ def split_uri(uri: str) -> tuple[str, str]:
     return bucket, key
 
 
-def fetch(s3: Client, uri: str, folder: Path, limit: int | None = None) -> int:
+def fetch(s3: Client, uri: str, folder: Path, limit: int | None = None, least: int = 1) -> int:
     """Download an object, or all objects below a prefix, into ``folder``; return the number of files.
 
     Args:
@@ -39,7 +40,8 @@ def fetch(s3: Client, uri: str, folder: Path, limit: int | None = None) -> int:
         uri: ``s3://`` URI of the object or prefix.
         folder: Target folder, which is created if it does not exist.
         limit: For a sample of the data: of each longer text, the first so many bytes, up to a line; of other objects,
-            as many as this in total, and at least one. None for no limit.
+            as many as this in total. None for no limit.
+        least: Number of objects that a sample has in any case.
 
     Raises:
         LaunchError: If AWS rejects a request, or an object's name leads out of ``folder``.
@@ -55,7 +57,7 @@ def fetch(s3: Client, uri: str, folder: Path, limit: int | None = None) -> int:
                 if name.endswith("/") or (name != key and not name.startswith(below)):
                     continue  # a folder's own entry, or a sibling with the same prefix
                 cut = limit is not None and item["Size"] > limit and PurePosixPath(name).suffix in LINES
-                if limit is not None and count and not cut and total + item["Size"] > limit:
+                if limit is not None and count >= least and not cut and total + item["Size"] > limit:
                     return count
                 target = (folder / (name[len(below) :] if name != key else os.path.basename(name))).resolve()
                 if not target.is_relative_to(folder.resolve()):
@@ -76,6 +78,44 @@ def fetch(s3: Client, uri: str, folder: Path, limit: int | None = None) -> int:
     return count
 
 
+def fetch_listed(s3: Client, uri: str, folder: Path, limit: int | None = None, least: int = 1) -> int:
+    """Download the objects that a manifest lists, each to its place below the manifest's prefix.
+
+    Args:
+        s3: A boto3 client of ``s3``.
+        uri: ``s3://`` URI of the manifest, ``[{"prefix": "s3://bucket/below/"}, "a.csv", "more/b.csv", ...]``.
+        folder: Target folder, which is created if it does not exist.
+        limit: As in :func:`fetch`.
+        least: As in :func:`fetch`.
+
+    Raises:
+        LaunchError: If it is no such manifest, or as in :func:`fetch`.
+
+    """
+    bucket, key = split_uri(uri)
+    with translate_aws_errors(f"Getting {uri}"):
+        text = s3.get_object(Bucket=bucket, Key=key)["Body"].read()
+    try:
+        first, *names = json.loads(text)
+        prefix = first["prefix"]
+        places = {name: prefix + name for name in names}
+    except (ValueError, TypeError, KeyError) as error:
+        raise LaunchError(
+            f'{uri} is not a manifest ({error}). HINT: write [{{"prefix": "s3://bucket/below/"}}, "a.csv", "b.csv"].'
+        ) from error
+    folder.mkdir(parents=True, exist_ok=True)
+    count = total = 0
+    for name, place in places.items():
+        if limit is not None and count >= least and total >= limit:
+            break
+        inside = (folder / name).resolve().parent
+        if not inside.is_relative_to(folder.resolve()):
+            raise LaunchError(f"{uri} lists {name!r}, which points outside its folder. HINT: do not trust it.")
+        count += fetch(s3, place, inside, limit)
+        total = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    return count
+
+
 def up_to_last_line(text: bytes) -> bytes:
     """The complete lines of a text that was cut; all of it if it has only one."""
     return text[: text.rfind(b"\n") + 1] or text
@@ -93,6 +133,15 @@ def fetch_object(s3: Client, uri: str, target: Path) -> bool:
             return False
         with translate_aws_errors(f"Getting {uri}"):
             raise
+    return True
+
+
+def fetch_packed(s3: Client, uri: str, target: Path) -> bool:
+    """Download an archive and unpack it into the new folder ``target``; return False if it does not exist."""
+    archive = target.with_name("archive.tar.gz")
+    if not fetch_object(s3, uri, archive):
+        return False
+    unpack(archive, target)
     return True
 
 

@@ -183,18 +183,22 @@ class _RequestHosts:
         self, channel: Mapping[str, Any], target: Path, host: str, fetch: Fetch, local: Mapping[str, Path]
     ) -> None:
         name, source = channel["ChannelName"], channel["DataSource"]
-        if name in local:
+        is_shared_out = source.get("S3DataSource", {}).get("S3DataDistributionType") == "ShardedByS3Key"
+        if name in local and not is_shared_out:
             target.parent.mkdir(parents=True, exist_ok=True)
             target.symlink_to(local[name].resolve(), target_is_directory=True)
             return
-        if "S3DataSource" not in source:
+        if name not in local and "S3DataSource" not in source:
             raise LaunchError(
                 f"Channel {name!r} is a file system, which does not exist here. HINT: give a folder with a sample of it:"
                 f" --rehearse-channel {name}=DIR."
             )
         target.mkdir(parents=True)
-        fetch(source["S3DataSource"]["S3Uri"], target)
-        if source["S3DataSource"].get("S3DataDistributionType") == "ShardedByS3Key":
+        if name in local:
+            _link_files(local[name].resolve(), target)
+        else:
+            fetch(source["S3DataSource"]["S3Uri"], target)
+        if is_shared_out:
             files = sorted(path for path in target.rglob("*") if path.is_file())
             sharing = self._hosts_of(channel)
             for number, path in enumerate(files):
@@ -208,6 +212,15 @@ class _RequestHosts:
                 path.write_text(path.read_text().replace(DEFAULT_ROOT, str(folders.base)))
         for path in (folders.data / _DRIVERS).rglob("__pycache__"):
             shutil.rmtree(path)
+
+
+def _link_files(source: Path, target: Path) -> None:
+    """Give ``target`` a symlink to each file below ``source``, at the same place."""
+    for path in source.rglob("*"):
+        if path.is_file():
+            place = target / path.relative_to(source)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.symlink_to(path)
 
 
 def _groups(request: Mapping[str, Any]) -> list[dict[str, Any]]:

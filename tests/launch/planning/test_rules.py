@@ -62,6 +62,7 @@ BAD = [
     ({"recipe": None, "entry_point": "a.py", "source_dir": "nowhere"}, "is not a directory"),
     ({"hyperparameters": {"layers": {1, 2}}}, "'layers' is set"),
     ({"hyperparameters": {"text": "x" * 2501}}, "2501 characters"),
+    ({"hyperparameters": {"sagemaker_mpi_enabled": True}}, "SDK 2's containers take names with sagemaker_"),
     ({"hyperparameters": {f"h{i}": i for i in range(101)}}, "101 hyperparameters"),
     ({"region": "eu-nowhere-9"}, "no image of pytorch-training .* in region 'eu-nowhere-9'"),
     ({"region": "Frankfurt"}, "in region 'Frankfurt'"),

@@ -83,9 +83,9 @@ def test_without_a_folder_the_script_is_sent_alone(tmp_path, monkeypatch):
     for name in ("train.py", "diary.txt", "requirements.txt"):
         (tmp_path / name).write_text("")
     monkeypatch.chdir(tmp_path)
-    for entry in ("train.py", str(tmp_path / "train.py")):
-        bundle = Estimator(entry_point=entry, region="us-east-1", include_plugin=False).plan().bundle
-        assert bundle.files == ("train.py",)
+    for entry, folder in (("train.py", None), (str(tmp_path / "train.py"), None), ("train.py", "")):
+        job = {"entry_point": entry, "source_dir": folder, "region": "us-east-1", "include_plugin": False}
+        assert Estimator(**job).plan().bundle.files == ("train.py",)
 
 
 @pytest.mark.parametrize(
@@ -130,6 +130,25 @@ def test_source_from_git(tmp_path):
     assert unpacked(estimator.plan().bundle)["run_qa.py"] == b"print('v1')\n"
     with pytest.raises(LaunchError, match="cannot be cloned"):
         Estimator(entry_point="a.py", git_config={**config, "branch": "none"}, region="us-east-1").plan()
+
+
+def test_dependencies_of_a_source_from_git_are_of_the_repository(tmp_path, monkeypatch):
+    """As in SDK 2: a folder of the same name here is another one."""
+    repository = tmp_path / "origin"
+    for place, text in ((repository, "theirs"), (tmp_path, "mine")):
+        (place / "lib").mkdir(parents=True)
+        (place / "lib" / "helper.py").write_text(text)
+    (tmp_path / "only-here").mkdir()
+    (repository / "train.py").touch()
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-C", str(repository)]
+    for command in (["init", "-q", "-b", "main"], ["add", "."], ["commit", "-qm", "one"]):
+        subprocess.run([*git, *command], check=True)
+    monkeypatch.chdir(tmp_path)
+    job = {"entry_point": "train.py", "git_config": {"repo": f"file://{repository}"}, "region": "us-east-1"}
+    files = unpacked(Estimator(**job, dependencies=["lib"]).plan().bundle)
+    assert files["lib/helper.py"] == b"theirs"
+    with pytest.raises(LaunchError, match="dependencies has 'only-here', which is not in the repository. HINT"):
+        Estimator(**job, dependencies=["only-here"]).plan()
 
 
 @pytest.mark.parametrize(("options", "extras"), [({}, "recipes"), ({"model.lora.rank": 8}, "recipes,lora")])

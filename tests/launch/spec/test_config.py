@@ -111,3 +111,7 @@ def test_an_input_with_every_option_is_written_and_read_again():
 def test_an_option_of_an_input_in_another_form_is_one_sentence(option, value, form):
     with pytest.raises(LaunchError, match=f"has {option}=.* HINT: it must be {form}"):
         parse_inputs({"train": {"s3_data": "s3://bucket/data", option: value}})
+
+
+def test_a_hyperparameter_may_be_named_by_a_number():
+    assert JobConfig.from_mapping({"hyperparameters": {1: "a"}}).hyperparameters == {"1": "a"}

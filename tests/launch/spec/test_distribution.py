@@ -18,6 +18,11 @@ from tests.launch.seeds import WAYS
         (None, "none", {}),
         (SMDDP, "smddp", {"sagemaker_distributed_dataparallel_enabled": True}),
         ({"smdistributed": {"dataparallel": {"enabled": True, "custom_mpi_options": "-x A"}}}, "smddp", {}),
+        (
+            {"smdistributed": {"dataparallel": {"enabled": True, "custom_mpi_options": None}}},
+            "smddp",
+            {"sagemaker_distributed_dataparallel_custom_mpi_options": ""},
+        ),
         ({"smdistributed": {"dataparallel": {"enabled": False}}}, "none", {}),
         ({"pytorchddp": {"enabled": True}}, "ddp", {"sagemaker_pytorch_ddp_enabled": True}),
         ({"torch_distributed": {"enabled": True}}, "torch_distributed", {"sagemaker_torch_distributed_enabled": True}),

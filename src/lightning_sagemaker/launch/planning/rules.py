@@ -174,6 +174,11 @@ def _check_groups(config: JobConfig) -> None:
 def _check_hyperparameters(config: JobConfig) -> None:
     texts: dict[str, str] = {}
     for name, value in config.hyperparameters.items():
+        if name.startswith("sagemaker_"):
+            raise LaunchError(
+                f"Hyperparameter {name!r} was set, but SDK 2's containers take names with sagemaker_ for themselves, and SDK"
+                " 3's pass them to the script. HINT: use entry_point, source_dir and distribution."
+            )
         try:
             (texts[name],) = carried_values({name: value}).values()
         except (TypeError, ValueError):

@@ -7,9 +7,11 @@ without the SDK, credentials or network.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from lightning_sagemaker.job.intent import SDK_CHANNELS
 from lightning_sagemaker.job.job import DEFAULT_ROOT, OUTPUT
 from lightning_sagemaker.launch.planning.job_plan import JobPlan
 from lightning_sagemaker.launch.request.debugger import debugger_parts
@@ -47,13 +49,8 @@ def create_request(plan: JobPlan, job_name: str, bucket: str) -> dict[str, Any]:
     plan = plan.with_bucket(bucket)
     config = plan.config
     uploads = f"s3://{bucket}/{plan.base_name}/{job_name}/input"
-    names = channel_names(plan.channels)
-    channels = [_channel(names[name], source, uploads, config) for name, source in plan.channels.items()]
-    is_for_groups = any(_groups(one) for one in plan.channels.values())
-    groups = [one.instance_group_name for one in config.groups] if is_for_groups else None
-    code = code_place(plan, job_name) or f"{uploads}/code/{plan.bundle.name}"
-    for name, place in (("code", code), ("sm_drivers", f"{uploads}/sm_drivers")):
-        channels.append(_s3_channel(name, TrainingInput(place, instance_groups=groups)))
+    places = {name: f"{uploads}/{name}" for name in (*channel_names(plan.channels).values(), *SDK_CHANNELS)}
+    places["code"] = code_place(plan, job_name) or f"{uploads}/code/{plan.bundle.name}"
     request: dict[str, object] = {
         "TrainingJobName": job_name,
         "HyperParameters": carried_values(plan.hyperparameters),
@@ -67,7 +64,7 @@ def create_request(plan: JobPlan, job_name: str, bucket: str) -> dict[str, Any]:
             "EnableSageMakerMetricsTimeSeries": config.enable_sagemaker_metrics,
         },
         "RoleArn": role_arn(config.role),
-        "InputDataConfig": channels,
+        "InputDataConfig": input_data_config(plan, places),
         "OutputDataConfig": {
             "S3OutputPath": config.output_path,
             "CompressionType": compression(config),
@@ -87,7 +84,7 @@ def create_request(plan: JobPlan, job_name: str, bucket: str) -> dict[str, Any]:
             else None
         ),
         "StoppingCondition": {"MaxRuntimeInSeconds": config.max_run, "MaxWaitTimeInSeconds": plan.max_wait},
-        "Tags": [{"Key": name, "Value": value} for name, value in config.tags.items()],
+        "Tags": tags_of(config),
         "EnableNetworkIsolation": config.enable_network_isolation,
         "EnableInterContainerTrafficEncryption": config.encrypt_inter_container_traffic,
         "EnableManagedSpotTraining": config.use_spot_instances or None,
@@ -143,6 +140,11 @@ def image_config(config: JobConfig) -> dict[str, object] | None:
     }
 
 
+def tags_of(config: JobConfig) -> list[dict[str, str]]:
+    """``Tags`` of the request."""
+    return [{"Key": name, "Value": value} for name, value in config.tags.items()]
+
+
 def compression(config: JobConfig) -> str:
     """``CompressionType`` of the model artifact."""
     return "NONE" if config.disable_output_compression else "GZIP"
@@ -179,7 +181,23 @@ def _groups(source: Input) -> list[str]:
     return [] if isinstance(source, FileSystemInput) else list(source.instance_groups or ())
 
 
-def _channel(name: str, source: Input, uploads: str, config: JobConfig) -> dict[str, object]:
+def input_data_config(plan: JobPlan, places: Mapping[str, str]) -> list[dict[str, object]]:
+    """``InputDataConfig`` of the request.
+
+    Args:
+        plan: The job.
+        places: Name of a channel as sent -> S3 URI of what was uploaded for it: local folders, source and drivers.
+
+    """
+    names = channel_names(plan.channels)
+    channels = [_channel(names[name], source, places, plan.config) for name, source in plan.channels.items()]
+    is_for_groups = any(_groups(one) for one in plan.channels.values())
+    groups = [one.instance_group_name for one in plan.config.groups] if is_for_groups else None
+    own = [TrainingInput(places[name], instance_groups=groups) for name in SDK_CHANNELS]
+    return [*channels, *map(_s3_channel, SDK_CHANNELS, own)]
+
+
+def _channel(name: str, source: Input, places: Mapping[str, str], config: JobConfig) -> dict[str, object]:
     if isinstance(source, FileSystemInput):
         where = {
             "FileSystemId": source.file_system_id,
@@ -190,7 +208,7 @@ def _channel(name: str, source: Input, uploads: str, config: JobConfig) -> dict[
         channel = {"ChannelName": name, "DataSource": {"FileSystemDataSource": where}, "InputMode": "File"}
         return _without_nothing({**channel, "ContentType": source.content_type})
     if source.is_local:
-        return _s3_channel(name, replace(source, s3_data=f"{uploads}/{name}"))
+        return _s3_channel(name, replace(source, s3_data=places[name]))
     return _s3_channel(name, replace(source, input_mode=source.input_mode or config.input_mode))
 
 

@@ -15,7 +15,7 @@ from sagemaker.core.helper.session_helper import Session
 from lightning_sagemaker.launch.planning.job_plan import JobPlan
 from lightning_sagemaker.launch.request.create import ACCOUNT, default_bucket, role_arn
 from lightning_sagemaker.launch.request.sdk import make_request, quiet
-from lightning_sagemaker.launch.spec.inputs import FileSystemInput, TrainingInput
+from lightning_sagemaker.launch.spec.inputs import FileSystemInput
 
 _CHECKS_ROLE = "SAGEMAKER_VALIDATE_ROLE"
 """Environment variable; unless it is ``false``, the SDK checks the role with IAM."""
@@ -110,7 +110,7 @@ def _remote(plan: JobPlan) -> JobPlan:
     channels = {
         name: source
         if isinstance(source, FileSystemInput) or not source.is_local
-        else TrainingInput(f"s3://{default_bucket(plan.region)}/{plan.base_name}/{name}")
+        else replace(source, s3_data=f"s3://{default_bucket(plan.region)}/{plan.base_name}/{name}", input_mode="File")
         for name, source in plan.channels.items()
     }
     return replace(plan, channels=channels)

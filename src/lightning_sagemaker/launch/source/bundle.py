@@ -17,7 +17,7 @@ from lightning_sagemaker.aws_types import Client, Session
 from lightning_sagemaker.errors import LaunchError, suggestion
 from lightning_sagemaker.launch.aws import make_client, translate_aws_errors
 from lightning_sagemaker.launch.source.file_kinds import text_of
-from lightning_sagemaker.launch.source.git_clone import clone
+from lightning_sagemaker.launch.source.git_clone import REPOSITORY, clone
 from lightning_sagemaker.launch.source.requirements import REQUIREMENTS, check_requirements
 from lightning_sagemaker.launch.source.secret_scan import can_scan, check_secrets
 from lightning_sagemaker.launch.source.source_files import Selection, select_files, why_not
@@ -82,7 +82,8 @@ def make_bundle(
     """
     with tempfile.TemporaryDirectory() as scratch:
         source, entry = _source(config, Path(scratch), session)
-        chosen = _select(config, source, entry)
+        is_cloned = config.recipe is None and config.git_config is not None
+        chosen = _select(config, source, entry, Path(scratch, REPOSITORY) if is_cloned else Path())
         taken = chosen.taken
         size = sum(path.stat().st_size for path in taken.values())
         if size > MAX_BYTES:
@@ -121,15 +122,16 @@ def _vendored(contents: Mapping[str, bytes], target: Target) -> dict[str, bytes]
     return {f"{FOLDER}/{name}": content for name, content in wheels.items()}
 
 
-def _select(config: JobConfig, source: Path, entry: str) -> Selection:
-    """The files of the source folder and of ``dependencies``."""
-    is_alone = config.recipe is None and config.source_dir is None and config.git_config is None
+def _select(config: JobConfig, source: Path, entry: str, root: Path) -> Selection:
+    """The files of the source folder and of ``dependencies``, which are relative to ``root``."""
+    is_alone = config.recipe is None and not config.source_dir and config.git_config is None
     sent, is_recipe = config.send_anyway, config.recipe is not None
     chosen = Selection({entry: source / entry}) if is_alone else select_files(source, [*sent, entry], is_recipe)
     for extra in config.dependencies:
-        path = Path(extra)
-        if not is_there(str(extra)):
-            raise LaunchError(f"dependencies has {extra!r}, which is not on this machine. HINT: give existing paths.")
+        path = root / extra
+        if not is_there(str(path)):
+            place = "in the repository" if root.parts else "on this machine"
+            raise LaunchError(f"dependencies has {extra!r}, which is not {place}. HINT: give existing paths.")
         if path.is_dir():
             last = os.path.basename(os.fspath(extra))  # as in SDK 2: what is in `lib/`, or the folder `lib`
             if last == "..":
@@ -171,7 +173,7 @@ def _source(config: JobConfig, scratch: Path, session: Session | None = None) ->
         folder = _fetched(str(config.source_dir), s3, scratch)
     elif config.git_config is not None:
         folder = clone(config.git_config, scratch) / (config.source_dir or "")
-    elif config.source_dir is not None:
+    elif config.source_dir:  # as in SDK 2, an empty one is none
         folder = Path(config.source_dir)
     else:
         folder, entry = Path(config.entry_point).parent, PurePosixPath(Path(config.entry_point).name)

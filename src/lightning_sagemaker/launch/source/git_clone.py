@@ -12,6 +12,9 @@ from lightning_sagemaker.errors import LaunchError
 _LOGIN = ("2FA_enabled", "username", "password", "token")
 """Keys of SDK 2's ``git_config`` that are accepted only if they are empty or False."""
 
+REPOSITORY = "repository"
+"""Name of the folder of a clone."""
+
 _SECONDS = 600
 """Time limit of a clone, enough for a large repository over a slow network; git itself has none."""
 
@@ -43,7 +46,7 @@ def clone(git: object, scratch: Path) -> Path:
     for name in ("repo", "branch", "commit"):
         if git.get(name) and not isinstance(git[name], str):
             raise LaunchError(f"git_config has {name}={git[name]!r}. HINT: it must be a string.")
-    target = scratch / "repository"
+    target = scratch / REPOSITORY
     branch = ["--branch", git["branch"]] if git.get("branch") else []
     shallow = [] if git.get("commit") else ["--depth", "1"]
     commands = [["git", "clone", "--quiet", *shallow, *branch, "--", git["repo"], str(target)]]

@@ -13,11 +13,9 @@ from lightning_sagemaker.errors import LaunchError, suggestion
 from lightning_sagemaker.job.job import CHECKPOINTS, DEFAULT_ROOT
 from lightning_sagemaker.launch.spec.distribution import DistributionRequest, parse_distribution
 from lightning_sagemaker.launch.spec.groups import InstanceGroup, grouped, parse_groups
-from lightning_sagemaker.launch.spec.inputs import Input, parse_inputs
+from lightning_sagemaker.launch.spec.inputs import Input, parse_inputs, with_weights
+from lightning_sagemaker.launch.spec.tags import named_tags
 from lightning_sagemaker.simulator.contract import LOG_LEVEL
-
-MODEL_CONTENT = "application/x-sagemaker-model"
-"""Content type of the channel of ``model_uri``, as in SDK 2."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +28,7 @@ class JobConfig:
         source_dir: Folder that is sent; the script alone when None. With ``git_config``, a folder of the repository. Or
             the ``s3://`` URI of an archive, whose content is sent.
         git_config: ``repo``, and ``branch`` or ``commit``, of a git repository with the source.
-        dependencies: Further files and folders that are added to the source.
+        dependencies: Further files and folders that are added to the source; with ``git_config``, of the repository.
         send_anyway: Files that are sent though they are left out by default, by name or pattern (those with credentials
             by name only); and false positives, as ``FILE:LINE`` or ``FILE:*``.
         code_location: ``s3://bucket/prefix`` to which the source is uploaded; the default bucket when None.
@@ -235,10 +233,7 @@ class JobConfig:
     def channels(self) -> dict[str, Input]:
         """The parsed inputs, and the channel of the initial weights, by name."""
         found = parse_inputs(self.inputs)
-        if self.model_uri is not None:
-            weights = {"s3_data": self.model_uri, "input_mode": "File", "content_type": MODEL_CONTENT}
-            found |= parse_inputs({self.model_channel_name: weights})
-        return found
+        return found if self.model_uri is None else with_weights(found, self.model_channel_name, self.model_uri)
 
     @property
     def distributed(self) -> DistributionRequest:
@@ -297,8 +292,10 @@ def _checked(name: str, kind: str, value: object) -> object:
             value = (value,)
         wanted, words = (list, tuple), "a list"
     elif kind.startswith("Mapping"):
-        if name == "tags" and isinstance(value, (list, tuple)):  # the API's own form
-            value = {str(tag.get("Key")): str(tag.get("Value")) for tag in value if isinstance(tag, Mapping)}
+        if name == "tags":
+            value = named_tags(value)
+        elif name == "hyperparameters" and isinstance(value, Mapping):
+            value = {str(key): one for key, one in value.items()}
         wanted, words = Mapping, "keys and values"
     else:
         wanted, words = {

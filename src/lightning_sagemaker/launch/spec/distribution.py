@@ -177,7 +177,7 @@ def _enabled_sections(value: Mapping[str, object]) -> tuple[_Section | None, ...
 
 
 def _mpi_options(section: _Section | None) -> str:
-    return str((section or {}).get("custom_mpi_options", ""))
+    return str((section or {}).get("custom_mpi_options") or "")
 
 
 def _of_object(value: object) -> DistributionRequest:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,18 @@ from lightning_sagemaker.job.intent import SDK_CHANNELS
 from lightning_sagemaker.simulator.contract import invalid_channel
 
 INPUT_MODES = ("File", "FastFile", "Pipe")
-S3_ADDRESS = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/.*)?")
+S3_ADDRESS = re.compile(r"s3://[A-Za-z0-9._-]{3,255}(/.*)?")
+"""Names of buckets as botocore accepts them: old ones have capitals and underscores."""
+
+MODEL_CONTENT = "application/x-sagemaker-model"
+"""Content type of the channel of ``model_uri``, as in SDK 2."""
+
 _FILE_SYSTEM = re.compile(r"fs-[0-9a-f]{8,}")
 
 _SHOWN = 200
 """Maximum characters of a path in a message."""
+
+DEFAULT_DISTRIBUTION = "FullyReplicated"
 
 DEFAULT_CHANNEL = "training"
 """Name of the channel of a single unnamed input, as in SDK 2."""
@@ -43,7 +50,7 @@ class TrainingInput:
 
     Args:
         s3_data: ``s3://bucket/prefix``, or a local path.
-        distribution: ``FullyReplicated``, or ``ShardedByS3Key`` for a shard of the objects on each host.
+        distribution: ``FullyReplicated``, also if None, or ``ShardedByS3Key`` for a shard of the objects on each host.
         compression: ``None`` or ``Gzip`` (``Pipe`` only).
         content_type: MIME type; None unless the program needs it.
         record_wrapping: ``RecordIO`` or ``None`` (``Pipe`` only).
@@ -59,7 +66,7 @@ class TrainingInput:
     """
 
     s3_data: str
-    distribution: str = "FullyReplicated"
+    distribution: str | None = DEFAULT_DISTRIBUTION
     compression: str | None = None
     content_type: str | None = None
     record_wrapping: str | None = None
@@ -124,7 +131,30 @@ def parse_inputs(value: object) -> dict[str, Input]:
 
     """
     named = named_inputs(value).items()
-    return {_check_channel(name): _check(name, _parse(name, one)) for name, one in named}
+    return {_check_channel(name): _check(name, _usual(_parse(name, one))) for name, one in named}
+
+
+def _usual(value: Input) -> Input:
+    """With a path in place of its ``file://`` address, and the distribution that SDK 2 writes as None."""
+    if isinstance(value, FileSystemInput):
+        return value
+    distribution = value.distribution or DEFAULT_DISTRIBUTION
+    return replace(value, s3_data=value.s3_data.removeprefix("file://"), distribution=distribution)
+
+
+def with_weights(inputs: Mapping[str, Input], channel: str, uri: str) -> dict[str, Input]:
+    """The inputs and the channel of the initial weights.
+
+    Raises:
+        LaunchError: If the inputs have a channel of this name, or the URI is invalid.
+
+    """
+    if channel in inputs:
+        raise LaunchError(
+            f"Channel {channel!r} is among the inputs, and model_uri has it too. HINT: set another model_channel_name."
+        )
+    weights = {"s3_data": uri, "input_mode": "File", "content_type": MODEL_CONTENT}
+    return {**inputs, **parse_inputs({channel: weights})}
 
 
 def named_inputs(value: object) -> Mapping[str, object]:
@@ -144,7 +174,7 @@ def _parse(channel: str, value: object) -> Input:
     if isinstance(value, (TrainingInput, FileSystemInput)):
         return value
     if isinstance(value, (str, os.PathLike)):
-        return TrainingInput(os.fspath(value).removeprefix("file://"))
+        return TrainingInput(os.fspath(value))
     if isinstance(value, Mapping) and _is_arguments(value):
         kind = TrainingInput if "s3_data" in value else FileSystemInput
         known = [field.name for field in fields(kind)]
@@ -198,7 +228,7 @@ def _of_api(config: Mapping[str, Any]) -> Input:
     seed = config.get("ShuffleConfig", {}).get("Seed")
     return TrainingInput(
         found["S3Uri"],
-        distribution=found.get("S3DataDistributionType", "FullyReplicated"),
+        distribution=found.get("S3DataDistributionType"),
         compression=config.get("CompressionType"),
         content_type=config.get("ContentType"),
         record_wrapping=config.get("RecordWrapperType"),
@@ -207,6 +237,8 @@ def _of_api(config: Mapping[str, Any]) -> Input:
         input_mode=config.get("InputMode"),
         attribute_names=found.get("AttributeNames"),
         shuffle_config=None if seed is None else ShuffleConfig(seed),
+        hub_access_config=found.get("HubAccessConfig"),
+        model_access_config=found.get("ModelAccessConfig"),
     )
 
 

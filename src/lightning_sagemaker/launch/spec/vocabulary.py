@@ -92,7 +92,9 @@ def by_position(kind: str, given: tuple[object, ...], arguments: Mapping[str, ob
     """
     names = POSITIONS[kind]
     if len(given) > len(names):
-        raise LaunchError(f"{kind} was given {len(given)} positional arguments. HINT: it takes {', '.join(names)}.")
+        raise LaunchError(
+            f"{kind} was given {len(given)} positional arguments. HINT: it takes {', '.join(names)}; name all others."
+        )
     found = dict(zip(names, given, strict=False))
     for name in found:
         if name in arguments:

@@ -16,7 +16,7 @@ from typing import Any, TextIO
 from lightning_sagemaker.aws_types import Client, Session
 from lightning_sagemaker.errors import LaunchError
 from lightning_sagemaker.launch.aws import lacks_capacity, make_session, translate_aws_errors
-from lightning_sagemaker.launch.transfer import check_replaceable, fetch, fetch_object, put_in_place, unpack
+from lightning_sagemaker.launch.transfer import check_replaceable, fetch, fetch_packed, put_in_place
 from lightning_sagemaker.metric_lines import printed_values
 
 LOG_GROUP = "/aws/sagemaker/TrainingJobs"
@@ -264,13 +264,13 @@ class TrainingJobs:
             ) from error
         made = []
         base = f"{status.description['OutputDataConfig']['S3OutputPath'].rstrip('/')}/{name}/output"
-        places = {"model": status.model_data or f"{base}/model.tar.gz", "output": f"{base}/output.tar.gz"}
+        is_packed = status.description["OutputDataConfig"].get("CompressionType") != "NONE"
+        suffix = ".tar.gz" if is_packed else ""
+        places = {"model": status.model_data or f"{base}/model{suffix}", "output": f"{base}/output{suffix}"}
         for what, uri in places.items():
             with tempfile.TemporaryDirectory(dir=folder) as scratch:
-                archive = Path(scratch, "archive.tar.gz")
-                if fetch_object(s3, uri, archive):
-                    target = Path(scratch, what)
-                    unpack(archive, target)
+                target = Path(scratch, what)
+                if fetch_packed(s3, uri, target) if is_packed else fetch(s3, uri, target):
                     made.append(put_in_place(target, folder / what))
         place = status.description.get("CheckpointConfig", {}).get("S3Uri")
         if checkpoints and place:

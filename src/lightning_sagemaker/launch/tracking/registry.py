@@ -15,6 +15,7 @@ from lightning_sagemaker.aws_types import Client
 from lightning_sagemaker.errors import LaunchError
 from lightning_sagemaker.launch.aws import translate_aws_errors
 from lightning_sagemaker.launch.spec.config import JobConfig
+from lightning_sagemaker.launch.tracking.endpoint import model_source
 from lightning_sagemaker.launch.tracking.jobs import TrainingJobs
 
 CONTENT_TYPES = ("application/json",)
@@ -83,7 +84,7 @@ def package_request(
     properties |= {metric: f"{value:.6g}" for metric, value in _metrics(job).items()}
     container = {
         "Image": image or job["AlgorithmSpecification"]["TrainingImage"],
-        "ModelDataUrl": job["ModelArtifacts"]["S3ModelArtifacts"],
+        **model_source(job),
     }
     metadata = {"GeneratedBy": job.get("TrainingJobArn", ""), **(source or {})}
     return {

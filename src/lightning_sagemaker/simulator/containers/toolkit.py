@@ -84,13 +84,13 @@ def check(cluster: Cluster) -> str | None:
 
 
 def to_arguments(hyperparameters: dict[str, object]) -> list[str]:
-    """Hyperparameters as the toolkit's arguments: sorted, one dash for a single letter, Python's text of booleans."""
+    """Hyperparameters as the toolkit's arguments: sorted, one dash for a single letter, Python's text of values."""
     arguments: list[str] = []
     for name, value in sorted(hyperparameters.items()):
         if value is None:
             text = ""
         elif isinstance(value, dict):
-            text = ",".join(f"{key}={item}" for key, item in value.items())
+            text = ",".join(f"{key}={item}" for key, item in sorted(value.items()))
         else:
             text = str(value)
         arguments += [f"-{name}" if len(name) == 1 else f"--{name}", text]
