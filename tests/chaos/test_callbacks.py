@@ -113,6 +113,12 @@ CASES = {
     "rates": lambda _: [callbacks.LearningRateMonitor("step", log_momentum=True)],
     "timer": lambda _: [callbacks.Timer(duration={"hours": 1})],
     "devices": lambda _: [callbacks.LambdaCallback(on_train_epoch_start=lambda *_: None)],
+    "pruning": lambda _: [callbacks.ModelPruning("l1_unstructured", amount=0.2)],
+    "masks in checkpoints": lambda _: [
+        callbacks.ModelPruning(
+            "random_unstructured", parameter_names=["weight"], amount=0.2, make_pruning_permanent=False
+        )
+    ],
     "finder and swa": lambda _: [
         callbacks.StochasticWeightAveraging(0.01, swa_epoch_start=2),
         callbacks.LearningRateFinder(num_training_steps=5, early_stop_threshold=None),

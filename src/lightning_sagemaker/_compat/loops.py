@@ -61,6 +61,7 @@ class LoopEvents:
     recovery in the job, which inserts itself last and so comes first, then :class:`.FitState`.
 
     Attributes:
+        before_checkpoint_load: Before the module loads a checkpoint, if there is one.
         after_checkpoint_load: After the module and the callbacks have loaded a checkpoint, if there is one.
         after_optimizers_load: After the optimizers have loaded a checkpoint, if there is one.
         after_loaders_request: After loaders were requested; called with "training" or "validation".
@@ -91,6 +92,7 @@ class LoopEvents:
 
     def __init__(self, trainer: Trainer) -> None:
         self.trainer = trainer
+        self.before_checkpoint_load: list[Callable[[], None]] = []
         self.after_checkpoint_load: list[Callable[[], None]] = []
         self.after_optimizers_load: list[Callable[[], None]] = []
         self.after_loaders_request: list[Callable[[str], None]] = []
@@ -122,6 +124,7 @@ class LoopEvents:
         require(type(epoch), *_EPOCH)
         take = self._taken.take
         connector = self.trainer._checkpoint_connector
+        take(connector, "restore_model", self._before_load)
         take(connector, "restore_callbacks", lambda load: self._after_load(load, self.after_checkpoint_load))
         take(connector, "restore_training_state", lambda load: self._after_load(load, self.after_optimizers_load))
         take(fit, "run", self._run)
@@ -147,6 +150,13 @@ class LoopEvents:
         if self._users <= 0:
             self._taken.restore()
             vars(self.trainer).pop(_EVENTS, None)
+
+    def _before_load(self, load: Callable[[], None]) -> Callable[[], None]:
+        def loading() -> None:
+            _notify(self.before_checkpoint_load)
+            load()
+
+        return loading
 
     def _after_load(self, load: Callable[[], None], listeners: list[Callable[[], None]]) -> Callable[[], None]:
         def loaded() -> None:

@@ -34,6 +34,7 @@ NAMES: dict[str, tuple[str, ...]] = {
         "_last_global_step_saved",
         "_train_time_interval",
     ),
+    "{pytorch}.callbacks:ModelPruning": ("_original_layers", "_parameters_to_prune"),
     "{pytorch}.callbacks:StochasticWeightAveraging": ("_average_model",),
     "{pytorch}.callbacks:WeightAveraging": ("_average_model", "_swap_models"),
     "{pytorch}.core.module:LightningModule": ("_current_fx_name", "_on_before_batch_transfer"),

@@ -75,6 +75,8 @@ OPTIONAL = {
     "_get_fsdp_state",
     "_in_backward_optimizers",
     "_is_root",
+    "_mask",
+    "_orig",
     "_pg_registry",
     "_reduce_scatter_base",
     "_register_pre_backward_hook",

@@ -58,10 +58,14 @@ def whole_checkpoint(trainer: Trainer) -> Checkpoint:
     return found
 
 
+def loaded_checkpoint(trainer: Trainer) -> Checkpoint:
+    """The checkpoint that is being loaded; empty if there is none."""
+    return cast("Checkpoint", trainer._checkpoint_connector._loaded_checkpoint or {})
+
+
 def loaded_callback_states(trainer: Trainer) -> dict[str, StateDict]:
     """States of callbacks, by their keys, in the checkpoint that is being loaded."""
-    loaded = trainer._checkpoint_connector._loaded_checkpoint or {}
-    return cast("dict[str, StateDict]", loaded.get("callbacks", {}))
+    return cast("dict[str, StateDict]", loaded_checkpoint(trainer).get("callbacks", {}))
 
 
 def bare_optimizer(optimizer: Optimizer) -> Optimizer:

@@ -24,6 +24,8 @@ from lightning_sagemaker.callbacks.places import HasFolder, checkpoint_folder, i
 from lightning_sagemaker.callbacks.shared_folder import check_on_all_hosts, searched
 from lightning_sagemaker.checkpoint.atomic_write import CheckpointError
 from lightning_sagemaker.checkpoint.find import STATE, find_checkpoint
+from lightning_sagemaker.checkpoint.pruned_weights import ENTRY as PRUNED
+from lightning_sagemaker.checkpoint.pruned_weights import pruned_weights
 
 if TYPE_CHECKING:
     from lightning_sagemaker._types import Checkpoint, LightningModule, PathLike, Trainer
@@ -175,6 +177,7 @@ class AutoResume(CopiedByArguments, HasFolder, Callback):
         if state is not None:
             state.save(checkpoint)
             checkpoint[STATE]["fits"] = self.fits
+            checkpoint[STATE][PRUNED] = pruned_weights(trainer)
             _leave_out_functions(checkpoint)
             save_logged_runs(trainer, checkpoint)
 

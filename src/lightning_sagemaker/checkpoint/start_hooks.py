@@ -11,6 +11,7 @@ from lightning_sagemaker._compat.in_job import call_module
 from lightning_sagemaker._compat.trainer import callbacks_of, loaded_callback_states
 from lightning_sagemaker._lightning import Callback, pytorch_callbacks, rank_zero_info, rank_zero_warn
 from lightning_sagemaker.checkpoint.own_weights import OwnWeights, given_back, hooked, is_hooked, kept_on_cpu
+from lightning_sagemaker.checkpoint.pruned_weights import PrunedWeights
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -49,6 +50,7 @@ class StartHooks:
         self, trainer: Trainer, events: LoopEvents, generators: FitRandom, is_resumed: Callable[[], bool]
     ) -> None:
         self._trainer, self._generators, self._is_resumed = trainer, generators, is_resumed
+        self._pruned = PrunedWeights(trainer, events)
         self._own: OwnWeights | None = None
         self._callbacks: list[tuple[Callback, StateDict]] = []
         self._groups: list[list[StateDict]] = []
@@ -101,6 +103,7 @@ class StartHooks:
         self._call_again()
         self.joins = None
         self._undo()
+        self._pruned.restore()
 
     def _call_again(self) -> None:
         is_due, self.is_due, trainer = self.is_due and self._own is not None, False, self._trainer

@@ -15,6 +15,7 @@ import types
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
 from enum import Enum
+from operator import is_
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,8 +30,8 @@ from lightning_sagemaker.checkpoint.random_state import random_state, restore_ra
 
 _DEPTH = 4
 """Maximum depth of attributes in the search for orders, and in the search at each batch; a list of stages is no depth."""
-_ENTRIES = 64
-"""Maximum entries of a container that are searched: lists of transforms are short."""
+_ENTRIES, _OF_SAMPLER = 64, 10_000
+"""Maximum entries of a container that are searched: lists of transforms are short, a sampler may have a list per class."""
 _LISTED = 10_000
 """Maximum entries of a stream's list that may be an order: it is checked after each batch."""
 _CONTAINERS = (list, dict, set, deque)
@@ -61,7 +62,10 @@ class Capture:
         self._loader, self._is_own = loader, is_own
         self._generators = OwnGenerators(self._roots, _MODULES)
         found = list(self._found())
-        self._before = {one.path: _digest(one.value) for one in found if one.kind is _Kind.ORDER}
+        self._kept = [one.value for one in found if one.kind is _Kind.ORDER]  # their ids are not reused
+        self._before = {id(value): _digest(value) for value in self._kept}
+        self._lists = {one.path: [*one.value] for one in found if one.kind is _Kind.LIST}
+        self._counts = {one.path: one.value for one in found if one.kind is _Kind.COUNT}
         self._first = _scalars(found, counted=True)
         self._others = _fingerprints(found)
 
@@ -82,8 +86,18 @@ class Capture:
             },
             "scalars": _scalars(found, counted=False),
             "counted": {path: value for path, value in counted.items() if value != self._first.get(path)},
+            "counts": {
+                one.path: one.value
+                for one in found
+                if one.kind is _Kind.COUNT and one.value != self._counts.get(one.path, one)
+            },
             "lists": {
-                one.path: _numbers(one.value) for one in orders if _digest(one.value) != self._before.get(one.path)
+                one.path: _numbers(one.value) for one in orders if _digest(one.value) != self._before.get(id(one.value))
+            },
+            "permuted": {
+                one.path: places
+                for one in found
+                if one.kind is _Kind.LIST and (places := _places(self._lists.get(one.path), one.value)) is not None
             },
         }
 
@@ -96,12 +110,17 @@ class Capture:
         """Restore :meth:`take_objects`, except for generators of the ids ``but``."""
         self._generators.put(captured["objects"], but)
         scalars = self._first | captured.get("counted", {}) | captured["scalars"]
+        counts, permuted = self._counts | captured.get("counts", {}), captured.get("permuted", {})
         for path, kind, value, set_value in self._found():
             if kind is _Kind.GENERATOR:
                 if path in captured["objects"] and id(value) not in but:
                     restore_generator(value, captured["objects"][path])
             elif kind is _Kind.SCALAR and value != scalars.get(path, value) and set_value is not None:
                 set_value(scalars[path])
+            elif kind is _Kind.COUNT and set_value is not None:
+                set_value(counts.get(path, value))
+            elif kind is _Kind.LIST and len(self._lists.get(path, ())) == len(value):  # before what is in it is found
+                value[:] = [self._lists[path][place] for place in permuted.get(path, range(len(value)))]
             elif kind is _Kind.ORDER and path in captured["lists"]:
                 value[:] = _like(value, captured["lists"][path])
 
@@ -138,6 +157,10 @@ class _Kind(Enum):
     SCALAR = 2
     ORDER = 3
     OTHER = 4
+    LIST = 5
+    """Of objects that may be shuffled in place."""
+    COUNT = 6
+    """In a dict of a sampler."""
 
 
 class _Found(NamedTuple):
@@ -160,7 +183,7 @@ def _scalars(found: list[_Found], counted: bool) -> dict[str, Any]:
 
 def _fingerprints(found: list[_Found]) -> dict[str, tuple[int, int]]:
     """Fingerprints of the state of custom streams and loaders that cannot be captured."""
-    others = (one for one in found if one.is_counted and one.kind in (_Kind.ORDER, _Kind.OTHER))
+    others = (one for one in found if one.is_counted and one.kind in (_Kind.ORDER, _Kind.OTHER, _Kind.LIST))
     return {one.path: (id(one.value), len(one.value) if type(one.value) in _CONTAINERS else 0) for one in others}
 
 
@@ -176,21 +199,24 @@ def _walk(
         return
     if depth == 0 or _is_foreign(value):
         return
-    for name, entry, set_entry in _entries(value):
+    for name, entry, set_entry in _entries(value, is_order is _is_order):
         place = f"{path}.{name}"
         if isinstance(entry, _SCALARS):
             if is_order is not None and set_entry is not None:
-                yield _Found(place, _Kind.SCALAR, entry, set_entry)
+                yield _Found(place, _Kind.COUNT if isinstance(value, dict) else _Kind.SCALAR, entry, set_entry)
         elif is_order is not None and is_order(entry):
             yield _Found(place, _Kind.ORDER, entry)
         else:
-            if is_order is not None and set_entry is not None and not is_generator(entry):
+            if is_order is not None and isinstance(entry, list) and (is_order is _is_order or len(entry) <= _LISTED):
+                yield _Found(place, _Kind.LIST, entry)
+            elif is_order is not None and set_entry is not None and not is_generator(entry):
                 yield _Found(place, _Kind.OTHER, entry)
             is_list_of = isinstance(entry, _LISTS) and not isinstance(value, _LISTS)
             yield from _walk(place, entry, depth if is_list_of else depth - 1, seen, is_order)
 
 
-def _entries(value: Any) -> Iterator[tuple[str, Any, Any]]:
+def _entries(value: Any, is_sampler: bool) -> Iterator[tuple[str, Any, Any]]:
+    most = _OF_SAMPLER if is_sampler else _ENTRIES
     if isinstance(value, functools.partial):
         parts: Mapping[str, Any] = {"func": value.func, **value.keywords, **_numbered(value.args)}
         yield from ((name, part, None) for name, part in parts.items())
@@ -200,9 +226,10 @@ def _entries(value: Any) -> Iterator[tuple[str, Any, Any]]:
         cells = zip(value.__code__.co_freevars, value.__closure__ or (), strict=False)
         yield from ((name, cell.cell_contents, None) for name, cell in cells if is_filled(cell))
     elif isinstance(value, (list, tuple)):
-        yield from ((name, part, None) for name, part in _numbered(value[:_ENTRIES]).items())
+        yield from ((name, part, None) for name, part in _numbered(value[:most]).items())
     elif isinstance(value, dict):
-        yield from ((str(name), part, None) for name, part in list(value.items())[:_ENTRIES])
+        for name, part in list(value.items())[:most]:
+            yield str(name), part, functools.partial(value.__setitem__, name) if is_sampler else None
     else:
         attributes = getattr(value, "__dict__", {})
         yield from ((name, part, functools.partial(setattr, value, name)) for name, part in attributes.items())
@@ -225,8 +252,8 @@ def _is_order(value: Any) -> bool:
     if isinstance(value, list):
         return bool(value) and all(type(entry) is int for entry in value[:_ENTRIES]) and type(value[-1]) is int
     if isinstance(value, np.ndarray):
-        return value.ndim == 1 and value.dtype.kind in "iu"
-    return isinstance(value, torch.Tensor) and value.dim() == 1 and not value.is_floating_point()
+        return value.ndim > 0 and value.dtype.kind in "iu"
+    return isinstance(value, torch.Tensor) and value.dim() > 0 and not value.is_floating_point()
 
 
 def _is_short(value: Any) -> bool:
@@ -244,6 +271,19 @@ def _numbers(value: Any) -> torch.Tensor:
     if isinstance(value, torch.Tensor):
         return value.detach().cpu().clone()
     return torch.as_tensor(np.asarray(value)).clone()
+
+
+def _places(before: list[Any] | None, now: list[Any]) -> list[int] | None:
+    """The earlier places of a list's entries; None if they are where they were, or others."""
+    if before is None or len(before) != len(now) or all(map(is_, before, now)):
+        return None
+    places: dict[int, list[int]] = {}
+    for place in reversed(range(len(before))):
+        places.setdefault(id(before[place]), []).append(place)
+    try:
+        return [places[id(entry)].pop() for entry in now]
+    except (KeyError, IndexError):
+        return None
 
 
 def _like(value: Any, numbers: torch.Tensor) -> Any:
