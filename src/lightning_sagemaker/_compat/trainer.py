@@ -60,7 +60,7 @@ def whole_checkpoint(trainer: Trainer) -> Checkpoint:
 
 def loaded_checkpoint(trainer: Trainer) -> Checkpoint:
     """The checkpoint that is being loaded; empty if there is none."""
-    return cast("Checkpoint", trainer._checkpoint_connector._loaded_checkpoint or {})
+    return trainer._checkpoint_connector._loaded_checkpoint or {}
 
 
 def loaded_callback_states(trainer: Trainer) -> dict[str, StateDict]:
