@@ -122,6 +122,10 @@ class Preparation(_preparation.Preparation):
         label_column = self.label_column or find_label_column(first, self.text_columns, strict)
         given = self.text_columns if self.task is None else self.text_columns or TASKS[self.task].columns
         columns = given or find_text_columns(first, label_column)
+        if label_column in columns:
+            raise DataError(
+                f"the column {label_column!r} is both text and label. HINT: set data.label_column to another."
+            )
         for split, records in splits.items():
             labeled = () if _is_predicted(split) else (label_column,)
             require_columns(records, (*columns, *labeled), f"the {split} data")
