@@ -81,6 +81,10 @@ class QuestionAnswerer(FineTunedModule):
         self.null_threshold: Tensor
         self.register_buffer("null_threshold", torch.tensor(tuned, dtype=torch.float64))
 
+    def settings(self) -> dict[str, Any]:
+        """Scores of the answer's start and end, whatever the pretrained model has classified."""
+        return {"num_labels": 2}
+
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> tuple[Tensor, Tensor]:
         """Scores of each token to be the first and the last of the answer, each ``[batch, length]`` like the inputs."""
         output = self.model(input_ids=input_ids, attention_mask=attention_mask, **self.token_types(token_type_ids))

@@ -124,8 +124,7 @@ class Preparation(_preparation.Preparation):
         columns = given or find_text_columns(first, label_column)
         if label_column in columns and not all(map(_is_predicted, splits)):
             raise DataError(
-                f"the column {label_column!r} is both text and label. HINT: set data.text_columns and data.label_column to"
-                " different columns."
+                f"the column {label_column!r} is both text and label. HINT: set data.label_column to another."
             )
         for split, records in splits.items():
             labeled = () if _is_predicted(split) else (label_column,)

@@ -2,6 +2,7 @@
 """Numbers that no run can use are refused before anything is prepared, by the name under which they are documented."""
 
 import pytest
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 
 from lightning_sagemaker.errors import CommandError
 from lightning_sagemaker.recipes._common.cli.values import check_values
@@ -31,5 +32,7 @@ def test_within_range():
 
 
 def test_an_unknown_schedule():
-    with pytest.raises(ValueError, match=r"model\.schedule='lineer' was set. HINT: did you mean 'linear'\?"):
+    with pytest.raises(
+        MisconfigurationException, match=r"model\.schedule='lineer' was set. HINT: did you mean 'linear'\?"
+    ):
         Optimization(schedule="lineer")

@@ -23,6 +23,7 @@ from lightning_sagemaker.loggers.address import keep_password
 from lightning_sagemaker.rank import is_rank_zero
 from lightning_sagemaker.recipes._common.cli import gradients
 from lightning_sagemaker.recipes._common.cli.arguments import explained, normalize
+from lightning_sagemaker.recipes._common.cli.checkpoints import check_checkpoint, model_options
 from lightning_sagemaker.recipes._common.cli.config_files import check_configs
 from lightning_sagemaker.recipes._common.cli.console import show_information
 from lightning_sagemaker.recipes._common.cli.hosts import check_num_nodes
@@ -69,6 +70,7 @@ class RecipeCLI(LightningCLI):
         self._wanted = args[0]
         self._folders: RunFolders | None = None
         self._options: LightningArgumentParser | None = None
+        self._model_options: dict[str, Any] = {}
         try:
             super().__init__(
                 recipe.model_class,
@@ -95,14 +97,23 @@ class RecipeCLI(LightningCLI):
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
         """Parse, without Lightning's warning about an unused ``sys.argv``; remove the password from ``mlflow``."""
+        known = self._options.get_defaults().keys() if self._options else ()
         try:
             self.config = parser.parse_args(args)
         except ArgumentError as error:
-            raise explained(error, self._options.get_defaults().keys() if self._options else ()) from None
+            raise explained(error, known) from None
         stage = self.config.get(str(self.config.get("subcommand")), {})
         check_values(stage)
+        if stage.get("ckpt_path"):  # Lightning reads the settings of its model, which replace the configuration's
+            check_checkpoint(stage["ckpt_path"], self.recipe.name, known)
+            self._model_options = model_options(args, stage)
         if stage.get("mlflow") is not None:  # the configuration is kept in a file
             stage["mlflow"] = keep_password(stage["mlflow"])
+
+    def before_instantiate_classes(self) -> None:
+        """Set the command line's options of the model again, after Lightning has read the checkpoint's."""
+        for name, value in self._model_options.items():
+            self.config[self.subcommand][name] = value
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Add the options in :data:`~lightning_sagemaker.recipes._common.cli.options.OWN_OPTIONS`."""
@@ -176,7 +187,6 @@ class RecipeCLI(LightningCLI):
         config: dict[str, Any] = {**self._get(self.config_init, "trainer", default={}), **kwargs}
         stage = str(self.subcommand)
         check_num_nodes(self.job, config.get("num_nodes") or 1)
-        self._check_checkpoint()
         resume = stage == "fit" and self._option("resume") == "always"
         folders = RunFolders.of(self.job, self.recipe.name, self._option("run_dir"), stage, resume)
         self._folders = folders
@@ -201,17 +211,7 @@ class RecipeCLI(LightningCLI):
         except (MisconfigurationException, TypeError, ValueError) as error:
             if "HINT:" in str(error):
                 raise
-            hint = "HINT: see --help; --debug shows the traceback."
-            raise MisconfigurationException(f"{error} {hint}") from error
-
-    def _check_checkpoint(self) -> None:
-        """Refuse a missing ``ckpt_path`` before the data is prepared."""
-        path = self._option("ckpt_path")
-        if path and path not in ("best", "last", "hpc") and ":" not in path and not Path(path).exists():
-            raise MisconfigurationException(
-                f"ckpt_path={path!r} was set, but there is no such file in {Path.cwd()}. HINT: a run's checkpoints are in"
-                f" runs/{self.recipe.name}/latest/checkpoints."
-            )
+            raise MisconfigurationException(f"{error} HINT: see --help; --debug shows the traceback.") from error
 
     def after_fit(self) -> None:
         """Test the exported model, if there is data to test it with."""

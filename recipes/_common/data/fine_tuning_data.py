@@ -16,6 +16,7 @@ from lightning_sagemaker.recipes._common.data.checked import CheckedFiles
 from lightning_sagemaker.recipes._common.data.data_module import RecipeData
 from lightning_sagemaker.recipes._common.data.loaders import RecipeLoader
 from lightning_sagemaker.recipes._common.data.padding import Padding
+from lightning_sagemaker.recipes._common.data.ranges import check_range
 from lightning_sagemaker.recipes._common.data.record_lines import RecordLines, records_name
 
 
@@ -124,6 +125,13 @@ class FineTuningData(RecipeData, Generic[_Split]):
 
 
 def limits(train: int | None, evaluation: int | None, predict: int | None) -> dict[str, int]:
-    """Split -> maximum number of its records, of those that are limited."""
+    """Split -> maximum number of its records, of those that are limited.
+
+    Raises:
+        MisconfigurationException: If a number is not positive.
+
+    """
+    for name, limit in (("train", train), ("eval", evaluation), ("predict", predict)):
+        check_range(f"max_{name}_samples", limit, 1, 1 << 40)
     found = {"train": train, "val": evaluation, "test": evaluation, "predict": predict}
     return {split: limit for split, limit in found.items() if limit is not None}

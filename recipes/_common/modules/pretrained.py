@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -17,12 +18,16 @@ from torch import nn
 from transformers import AutoConfig, AutoTokenizer, PretrainedConfig, PreTrainedTokenizerFast
 
 from lightning_sagemaker.checkpoint.export import save_tokenizer
+from lightning_sagemaker.checkpoint.integrity import first_line
 
 CHECKPOINT_SUFFIX = ".ckpt"
 CONFIG_KEY, TOKENIZER_KEY = "model_config", "tokenizer_files"
 """What a checkpoint of these recipes holds in addition to Lightning's entries: everything needed to build its model."""
 LORA_KEY = "lora"
 """Entry of a checkpoint that holds adapters instead of a full model: their settings, and a hash of the base weights."""
+
+_NEW = "_lightning_sagemaker_new"
+"""Attribute of a model: names of its weights that were not loaded."""
 
 _log = logging.getLogger(__name__)
 
@@ -42,10 +47,8 @@ def load_config(name: str, **overrides: Any) -> PretrainedConfig:
     if is_checkpoint(name):
         made: PretrainedConfig = AutoConfig.for_model(**{**_checkpoint(name)[CONFIG_KEY], **overrides})
         return made
-    try:
+    with _loading(name):
         found: PretrainedConfig = AutoConfig.from_pretrained(name, **overrides)
-    except (OSError, ValueError) as error:
-        raise _not_loadable(name, error) from error
     return found
 
 
@@ -57,16 +60,45 @@ def load_model(kind: Any, name: str, config: PretrainedConfig) -> Any:
         name: Hugging Face folder, hub name, or ``*.ckpt``.
         config: From :func:`load_config`.
 
+    Returns:
+        The model; :func:`new_weights` are those that are not in ``name``.
+
     Raises:
         MisconfigurationException: If the weights cannot be loaded, or are of another kind of model.
 
     """
-    if not is_checkpoint(name):
-        try:
-            return kind.from_pretrained(name, config=config, ignore_mismatched_sizes=True)
-        except OSError as error:
-            raise _not_loadable(name, error) from error
-    return _take_body(getattr(kind, "from_config", kind)(config), name)
+    wanted = getattr(kind, "config_class", None)
+    if wanted is not None and not isinstance(config, wanted):
+        raise MisconfigurationException(
+            f"model.pretrained={name!r} is a model of type {config.model_type}, but this recipe trains {kind.__name__}."
+            f" HINT: give one of type {wanted.model_type}."
+        )
+    if is_checkpoint(name):
+        return _take_body(getattr(kind, "from_config", kind)(config), name)
+    with _loading(name):
+        options = {"config": config, "ignore_mismatched_sizes": True, "output_loading_info": True}
+        model, found = kind.from_pretrained(name, **options)
+    other = {key if isinstance(key, str) else key[0] for key in (*found["missing_keys"], *found["mismatched_keys"])}
+    _keep_new(model, sorted(other), name)
+    return model
+
+
+def new_weights(model: Any) -> list[str]:
+    """Names of the weights that :func:`load_model` has not found, which are random."""
+    found: list[str] = getattr(model, _NEW, [])
+    return found
+
+
+def _keep_new(model: Any, new: list[str], name: str) -> None:
+    body = [key for key in new if key.startswith(model.base_model_prefix + ".") and ".pooler" not in key]
+    if body:
+        raise MisconfigurationException(
+            f"model.pretrained={name!r} lacks {len(body)} weights of {type(model).__name__}, such as {body[0]}."
+            " HINT: give a model of the same kind and size; a folder's config.json must be that of its weights."
+        )
+    setattr(model, _NEW, new)
+    if new:
+        _log.info("not in %s, newly initialized: %s", name, ", ".join(new))
 
 
 def fill_weights(model: Any, name: str) -> None:
@@ -93,16 +125,8 @@ def _take_body(model: Any, name: str) -> Any:
     weights = {key[len(prefix) :]: value for key, value in checkpoint["state_dict"].items() if key.startswith(prefix)}
     own: dict[str, torch.Tensor] = model.state_dict()
     fitting = {key: value for key, value in weights.items() if key in own and own[key].shape == value.shape}
-    new = sorted(own.keys() - fitting.keys())
-    body = [key for key in new if key.startswith(model.base_model_prefix + ".") and ".pooler" not in key]
-    if body:
-        raise MisconfigurationException(
-            f"model.pretrained={name!r} lacks {len(body)} weights of {type(model).__name__}, such as {body[0]}."
-            " HINT: give a checkpoint of a recipe with the same kind of model."
-        )
+    _keep_new(model, sorted(own.keys() - fitting.keys()), name)
     model.load_state_dict(fitting, strict=False)
-    if new:
-        _log.info("not in %s, newly initialized: %s", name, ", ".join(new))
     return model
 
 
@@ -115,10 +139,13 @@ def load_tokenizer(name: str) -> Any:
     """
     if is_checkpoint(name):
         return tokenizer_from_files(_checkpoint(name)[TOKENIZER_KEY])
-    try:
+    with _loading(name):
         tokenizer = _auto_tokenizer(name)
-    except (OSError, ValueError) as error:
-        raise _not_loadable(name, error) from error
+    if len(tokenizer) <= len(set(tokenizer.all_special_ids)):  # transformers 5 makes one up for a folder without
+        raise MisconfigurationException(
+            f"the tokenizer of {name!r} has no vocabulary: all words would be unknown. HINT: add the files of the model's"
+            " tokenizer to the folder, or set data.tokenizer."
+        )
     if not tokenizer.is_fast:
         raise MisconfigurationException(
             f"the tokenizer of {name!r} is not a fast tokenizer, so it cannot map tokens to characters."
@@ -182,7 +209,8 @@ def _checkpoint(name: str) -> dict[str, Any]:
 @functools.lru_cache(maxsize=1)
 def _read_checkpoint(name: str, _: int) -> dict[str, Any]:
     """Read a checkpoint once for configuration, tokenizer and weights; again if its modification time changes."""
-    checkpoint: dict[str, Any] = torch.load(name, map_location="cpu", weights_only=True, mmap=True)
+    with _loading(name):
+        checkpoint: dict[str, Any] = torch.load(name, map_location="cpu", weights_only=True, mmap=True)
     missing = [key for key in (CONFIG_KEY, TOKENIZER_KEY, "state_dict") if key not in checkpoint]
     if missing:
         raise MisconfigurationException(
@@ -193,13 +221,16 @@ def _read_checkpoint(name: str, _: int) -> dict[str, Any]:
     return checkpoint
 
 
-def _not_loadable(name: str, error: Exception) -> MisconfigurationException:
-    reason = str(error).strip().splitlines()[0]
-    return MisconfigurationException(
-        f"{name!r} was given, but no model or tokenizer can be loaded from it ({reason})."
-        " HINT: give a Hugging Face folder, a hub name (with network access), or the .ckpt of a recipe; --pretrained null"
-        " trains a small model from scratch."
-    )
+@contextlib.contextmanager
+def _loading(name: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # of a damaged file, whatever its library raises
+        raise MisconfigurationException(
+            f"{name!r} was given, but no model or tokenizer can be loaded from it ({first_line(error)})."
+            " HINT: give a Hugging Face folder, a hub name (with network access), or the .ckpt of a recipe; --pretrained"
+            " null trains a small model from scratch."
+        ) from error
 
 
 def seeded(seed: int, build: Any) -> nn.Module:

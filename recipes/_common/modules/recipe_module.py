@@ -18,6 +18,7 @@ from transformers import AutoConfig, PretrainedConfig
 from lightning_sagemaker._compat.trainer import log_interval
 from lightning_sagemaker.rank import is_rank_zero
 from lightning_sagemaker.recipes._common.modules.albert import place_norms
+from lightning_sagemaker.recipes._common.modules.fitting import check_optimizer, check_trained, explain_misfit
 from lightning_sagemaker.recipes._common.modules.freezing import freeze as freeze_weights
 from lightning_sagemaker.recipes._common.modules.lora import (
     LoRA,
@@ -121,10 +122,9 @@ class RecipeModule(LeavesResults, LightningModule):
             epsilon,
         )
         self.model = None
-        self._fused, self._compiled = fused, compile
+        self._fused, self._compiled, self._freeze, self._base = fused, compile, freeze, ""
         # In a checkpoint's hyperparameters it is a dictionary.
         self._lora = LoRA(**lora) if isinstance(lora, Mapping) else lora
-        self._freeze, self._base = freeze, ""
         if self._lora is not None:
             require_peft()
             if freeze:
@@ -132,7 +132,7 @@ class RecipeModule(LeavesResults, LightningModule):
                     "model.lora and model.freeze were both set, but adapters already freeze all weights below the head."
                     " HINT: leave out model.freeze."
                 )
-        self._last_step, self._begins = 0, False
+        self._last_step, self._begins, self._is_trained = 0, False, False
         self.train_names = set()
         self._tokenizer_files: dict[str, str] | None = None
 
@@ -222,10 +222,7 @@ class RecipeModule(LeavesResults, LightningModule):
         return self.training_loss(batch)
 
     def configure_gradient_clipping(
-        self,
-        optimizer: Any,
-        gradient_clip_val: float | None = None,
-        gradient_clip_algorithm: str | None = None,
+        self, optimizer: Any, gradient_clip_val: float | None = None, gradient_clip_algorithm: str | None = None
     ) -> None:
         """Clip the norm of the gradients.
 
@@ -246,7 +243,7 @@ class RecipeModule(LeavesResults, LightningModule):
     def on_train_start(self) -> None:
         """Remember the step at which training starts."""
         self._last_step = self.trainer.global_step
-        self._begins = True
+        self._begins = self._is_trained = True
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
         """Reset metrics restored from a checkpoint of a logged step: that step's log row has their sums already."""
@@ -314,11 +311,18 @@ class RecipeModule(LeavesResults, LightningModule):
             own = self.state_dict()
             trained = without_frozen(own, self)
             state_dict = {name: value for name, value in own.items() if name not in trained} | dict(state_dict)
-        return super().load_state_dict(state_dict, strict, assign)
+        with explain_misfit():
+            return super().load_state_dict(state_dict, strict, assign)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Build the checkpoint's model unless there is one, and check its adapters."""
         if self.model is None:
             self._set_model(AutoConfig.for_model(**checkpoint[CONFIG_KEY]))
         check_entry(checkpoint.get(LORA_KEY), None if self._lora is None else checkpoint_entry(self._lora, self._base))
-        self._tokenizer_files = checkpoint[TOKENIZER_KEY]
+        check_optimizer(self._trainer, checkpoint, self.optimization.optimizer)
+        self._tokenizer_files, self._is_trained = checkpoint[TOKENIZER_KEY], True
+
+    def on_predict_start(self) -> None:
+        """Check that there is something to predict with."""
+        if not self._is_trained:
+            check_trained(self.model, self.hparams.get("pretrained"))

@@ -18,8 +18,8 @@ LATEST = "latest"
 """Symbolic link to the folder of the last training run, next to the folders of all runs."""
 
 
-_SETTINGS = ("config.yaml", "hparams.yaml", "events.out.tfevents")
-"""Prefixes of the names of files that loggers write before training starts."""
+_SETTINGS = ("config.yaml", "hparams.yaml", "events.out.tfevents", "data.html")
+"""Prefixes of the names of files that are written before training starts."""
 
 
 @dataclass(frozen=True)

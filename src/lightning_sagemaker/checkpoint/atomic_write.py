@@ -13,6 +13,8 @@ from typing import BinaryIO
 
 from lightning_sagemaker.job import SageMakerJobError
 
+_DENIED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST)
+
 
 class CheckpointError(SageMakerJobError):
     """A checkpoint cannot be written or read; the message has the state found and the fix."""
@@ -69,14 +71,14 @@ def _explain(path: Path, error: Exception, written: int) -> str:
     codes = {cause.errno for cause in causes if isinstance(cause, OSError)}
     place = next((folder for folder in path.parents if folder.exists()), path.parent)
     free = shutil.disk_usage(place).free
-    if codes & {errno.ENOSPC, errno.EDQUOT, errno.EFBIG} or free < 2**20:
+    if codes & {errno.ENOSPC, errno.EDQUOT, errno.EFBIG} or (free < 2**20 and not codes & {errno.ENOENT, *_DENIED}):
         others = [other.stat().st_size for other in path.parent.glob(f"*{path.suffix}") if other.is_file()]
         size = max(written, *others, 0)
         return (
             f"{path} was not written: no space left ({error}). At least {_mebi(size)} more are needed, and {_mebi(free)} are"
             f" free on {place}. HINT: free disk space, or set a larger volume_size."
         )
-    if codes & {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST}:
+    if codes & {errno.ENOENT, *_DENIED}:
         return f"{path} was not written: {error}. HINT: use a folder that this process may write to."
     return f"{path} was not written: {type(error).__name__}: {error}. HINT: the file's previous version is unchanged."
 
