@@ -60,7 +60,7 @@ def _questions(
     records: Sequence[Mapping[str, Any]], names: Mapping[str, str], name: str, first: int
 ) -> Iterator[Question]:
     for number, read in enumerate(records, start=1):
-        record = {known: read.get(column) for column, known in names.items()}
+        record: dict[str, Any] = {known: read.get(column) for column, known in names.items()}
         for column in ("question", "context"):
             if not isinstance(record[column], str) or not record[column].strip():
                 raise DataError(

@@ -167,9 +167,12 @@ def _parse(
     # Line ends are left to the library: within quotes they are part of the field.
     read: list[str] = []
     joined = JoinedRecords(delimiter)
-    quoting = csv.QUOTE_NONE if is_literal else csv.QUOTE_MINIMAL
     reader = csv.reader(
-        _noted(lines, read), delimiter=delimiter, skipinitialspace=is_spaced, strict=True, quoting=quoting
+        _noted(lines, read),
+        delimiter=delimiter,
+        skipinitialspace=is_spaced,
+        strict=True,
+        quoting=csv.QUOTE_NONE if is_literal else csv.QUOTE_MINIMAL,
     )
     try:
         before = csv.field_size_limit(_FIELD_LIMIT)
