@@ -40,7 +40,7 @@ class DelimiterError(ValueError):
 def read_rows(
     lines: Iterator[str], start: str, delimiter: str | None = None, is_cut: bool = False
 ) -> tuple[str, Iterator[dict[str, Any]]]:
-    """The delimiter, and the records, each checked as it is read.
+    """How it is read, in words, and the records, each checked as it is read.
 
     Args:
         lines: Lines of the file, with their line ends.
@@ -65,11 +65,31 @@ def read_rows(
     header = next(lines_of(start), "")
     is_spaced = f"{chosen} " in header and len(re.findall(f"{re.escape(chosen)}(?! )", header)) == 0
     plain = (line.removeprefix("\ufeff") for line in map(_check_no_nul, lines) if line != END_OF_FILE)
-    return chosen, _records(plain, chosen, is_spaced)
+    is_literal = chosen == "\t" and _has_plain_quotes(start, is_cut)
+    how = f"delimiter {chosen!r}{', quotes are text' if is_literal else ''}"
+    return how, _records(_parse(plain, chosen, is_spaced, is_literal), delimiter=chosen)
 
 
-def _records(lines: Iterator[str], delimiter: str, is_spaced: bool) -> Iterator[dict[str, Any]]:
-    rows = table_rows(_parse(lines, delimiter, is_spaced))
+def _has_plain_quotes(text: str, is_cut: bool) -> bool:
+    """Whether quotes are part of the fields, as in GLUE's files and by the definition of text/tab-separated-values.
+
+    So it is where they cannot be those around fields, and without them each line has the same number of fields.
+    """
+    lines = [line for line in lines_of(text) if line.strip("\r\n")]
+    lines = lines[:-1] if is_cut else lines
+    is_even = len({line.count("\t") for line in lines}) == 1
+    if '"' not in text or '""' in text or not is_even or '"' in lines[0]:
+        return False
+    try:
+        for _ in _parse(lines, "\t"):
+            pass
+    except ValueError:
+        return True
+    return False
+
+
+def _records(parsed: Iterator[list[str]], delimiter: str) -> Iterator[dict[str, Any]]:
+    rows = table_rows(parsed)
     header = [plain_name(name) for name in next(rows, [])]
     names = _without_spare_columns(header)
     check_names(names)
@@ -141,11 +161,19 @@ def lines_of(text: str) -> Iterator[str]:
     return (found.group() for found in _LINE.finditer(text))
 
 
-def _parse(lines: Iterable[str], delimiter: str, is_spaced: bool = False) -> Iterator[list[str]]:
+def _parse(
+    lines: Iterable[str], delimiter: str, is_spaced: bool = False, is_literal: bool = False
+) -> Iterator[list[str]]:
     # Line ends are left to the library: within quotes they are part of the field.
     read: list[str] = []
     joined = JoinedRecords(delimiter)
-    reader = csv.reader(_noted(lines, read), delimiter=delimiter, skipinitialspace=is_spaced, strict=True)
+    reader = csv.reader(
+        _noted(lines, read),
+        delimiter=delimiter,
+        skipinitialspace=is_spaced,
+        strict=True,
+        quoting=csv.QUOTE_NONE if is_literal else csv.QUOTE_MINIMAL,
+    )
     try:
         before = csv.field_size_limit(_FIELD_LIMIT)
         try:

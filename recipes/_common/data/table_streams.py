@@ -148,8 +148,8 @@ def _whole_text(name: str, data: bytes, form: TableForm) -> tuple[str, Iterator[
     text, encoding = decode(data, form.encoding)
     if is_json(name, text):
         return f"JSON, {encoding}", iter(parse_json(text))
-    delimiter, records = read_rows(lines_of(text), text, form.delimiter)
-    return f"delimiter {delimiter!r}, {encoding}", records
+    how, records = read_rows(lines_of(text), text, form.delimiter)
+    return f"{how}, {encoding}", records
 
 
 def _large_text(name: str, stream: io.BufferedReader, form: TableForm) -> tuple[str, Iterator[Record]]:
@@ -160,8 +160,8 @@ def _large_text(name: str, stream: io.BufferedReader, form: TableForm) -> tuple[
     if is_json(name, begin):
         return f"JSON, {encoding}", stream_json_lines(text) if is_json_lines(begin) else stream_json(text)
     lines = itertools.chain([text.readline().removeprefix("\ufeff")], text)
-    delimiter, records = read_rows(lines, begin, form.delimiter, is_cut=True)
-    return f"delimiter {delimiter!r}, {encoding}", records
+    how, records = read_rows(lines, begin, form.delimiter, is_cut=True)
+    return f"{how}, {encoding}", records
 
 
 def is_json_lines(begin: str) -> bool:

@@ -40,7 +40,8 @@ _PREFIXES = (
     "access-(?:sandbox|development|production)-|aio_|crsr_|dG9rOi|duffel_(?:live|test)_|e2b_|fio-u-|fm[12][ar]?_|"
     "gcntfy-|gl(?:ft|soat|imt|agent|oas|cbt)-|lin_oauth_|ls__|ovsx[ap]t?_|persona_(?:production|sandbox)_|"
     "s-s4t2(?:ud|af)-|sha256~|sk-(?:admin|helicone|lf|svcacct)-|rdme_|sb_secret_|tk-us-|xsmtpsib-|y[0-3]_Ag|zpka_|"
-    "dvc_server_|(?:rk|sk)_(?:test|live|prod|car)_|xox[a-z]-|pscale_|cog_|hv[bs]\\.|sk-ant-|sk-proj-|nvapi-|gsk_|csk-|pplx-|tgp_v1_|gh[opsur]_|github_pat_"
+    "dvc_server_|endr\\+|VF\\.(?:DM\\.)?|rzp_(?:live|test)_|00D\\w{12}!|sec-c-|"
+    "(?:rk|sk)_(?:test|live|prod|car)_|xox[a-z]-|pscale_|cog_|hv[bs]\\.|sk-ant-|sk-proj-|nvapi-|gsk_|csk-|pplx-|tgp_v1_|gh[opsur]_|github_pat_"
 )
 """Prefixes of providers' tokens without a separator, or with few digits (published formats, November 2026)."""
 
@@ -51,7 +52,7 @@ _KNOWN = tuple(
     for kind, pattern in (
         ("private key", r"-----BEGIN[ A-Z0-9]*PRIVATE KEY(?: BLOCK)?-----[\s\S]*?(?:-----END[^\n]*?-----|\Z)"),
         ("private key", r"PuTTY-User-Key-File-\d[\s\S]*?(?:Private-MAC: \S+|\Z)"),
-        ("password in a URL", r"\b[a-zA-Z][\w+.-]{1,20}://[^\s/:@'\"<>{}$]*:(?P<value>[^\s/@'\"<>{}$*%(]{3,})@[\w.\[-]"),
+        ("password in a URL", r"\b[a-zA-Z][\w+.-]{1,20}://(?P<user>[^\s/:@'\"<>{}$]*):(?!(?P=user)@)(?P<value>[^\s/@'\"<>{}$*%(]{3,})@[\w.\[-]"),
         ("token in a URL", r"\bhttps?://(?P<value>[\w~.+=-]{20,})@[\w.-]"),
         ("Hugging Face token", r"\b(?:hf_|api_org_)[A-Za-z]{30,}"),
         (
@@ -91,7 +92,7 @@ _KNOWN = tuple(
         ("provider's token", r"\b[a-z]{2,8}_[a-z0-9]{5,30}\.[a-z0-9]{4,6}\.acc[_-][a-z0-9-]{10,32}\.[\w+/=-]{30,}"),
         ("provider's token", r"\b\d{8,10}:AA[\w-]{33}\b"),  # Telegram
         ("provider's token", r"\b[MNO][\w-]{23,25}\.[\w-]{6}\.[\w-]{27,38}\b"),  # Discord
-        ("provider's token", r"\b(?:key-|fc-|sk[-_])[0-9a-f]{32,64}\b"),
+        ("provider's token", r"\b(?:(?:key|sk)[-_]|fc-)[0-9a-f]{32,64}\b|\b[0-9a-f]{24}:[0-9a-f]{64}\b"),
         ("provider's token", r"\b[0-9a-f]{32}-(?:us\d{1,2}|[0-9a-f]{8}-[0-9a-f]{8})\b"),  # Mailchimp, Mailgun
         ("provider's token", r"\bpat[A-Za-z0-9]{14}\.[0-9a-f]{64}\b"),  # Airtable
         ("provider's token", r"\b(?:SK|AC)[0-9a-f]{32}\b"),  # Twilio
@@ -130,6 +131,8 @@ _SAID = re.compile(  # netrc's `password v`, `tool login v`, connect("user", "v"
 _WORD = re.compile(r"[A-Za-z0-9_~.+/=!|:-]{20,}")
 _LETTER, _DIGIT = re.compile(r"[A-Za-z]"), re.compile(r"[0-9]")
 _VERSION = re.compile(r"[A-Za-z]{6,}[_-]?\d{1,4}$|[_.-][A-Za-z]{4,}[_.-]")
+_NAME_OF_WORDS = re.compile(r"(?=.*[a-z]{4}.*[_.-].*[a-z]{4})[a-z]+\d{0,4}(?:[_.-](?:[a-z]*\d{0,4})){2,}")
+"""Such as ``eval_f1_macro_top5``."""
 _DIGITS = re.compile(r"[0-9]+")
 _WORDS = re.compile(r"[A-Z][a-z]{3,}|[a-z]{10,}")
 _RUN = re.compile(r"[A-Za-z0-9]+")
@@ -138,10 +141,11 @@ _TOKEN = re.compile(
     r"(?<![\w/.-])[A-Za-z][A-Za-z0-9]{0,14}(?:[_.~:-][A-Za-z0-9]{1,14}){0,5}?[_.~-](?P<run>[A-Za-z0-9]{16,})[\w~+/=!|.-]*"
 )
 _QUOTED = re.compile(r"(?P<quote>\\?['\"])(?P<run>[A-Za-z0-9]{20,}={0,2}|[\w+/-]{40,100}={0,2})(?P=quote)")
-_KEY_NAME = re.compile(
-    _NAME + r"|key|auth|bearer|cookie|session|\bsas\b|dsn|apikey|access|(?<![a-z])pass(?![a-z])", re.IGNORECASE
+_PASSWORD = (  # in English, German, Dutch, French, Spanish and Portuguese
+    r"passw|passphrase|pwd|kennwort|wachtwoord|contrase|(?<![a-z])(?:pass|passe|pw|mdp|senha)(?![a-z])"
 )
-_PASSWORD_NAME = re.compile(r"passw|passphrase|pwd|(?<![a-z])pass(?![a-z])", re.IGNORECASE)
+_KEY_NAME = re.compile(rf"{_NAME}|key|auth|bearer|cookie|session|\bsas\b|dsn|apikey|access|{_PASSWORD}", re.IGNORECASE)
+_PASSWORD_NAME = re.compile(_PASSWORD, re.IGNORECASE)
 _PLACEHOLDER = re.compile(r"(?i)example|placeholder|your|dummy|fake|changeme|redacted|xxxx|<|\*\*\*|\.\.\.|%s")
 _NO_PASSWORD = re.compile(  # names of one, and references such as var.db_password
     r"(?i)(?:(?:my|the|some|test|mock|sample|default)[_-]?)*"
@@ -152,7 +156,7 @@ _TOLD = re.compile(
     r"(?!\*\*\*)[^\s'\",;)}\]]{4,}"
 )
 _HASHES = r"sha\d|md5|hash|digest|checksum|integrity|commit|revision|etag|fingerprint|uuid|guid"
-_HASH_NAME = re.compile(rf"(?i){_HASHES}|kms|(?:cache|pub(?:lic|lishable)?)[_-]?key")
+_HASH_NAME = re.compile(rf"(?i){_HASHES}|kms|(?:cache|experiment|gpg|recv|pub(?:lic|lishable)?)[_-]?keys?")
 _IS_ID = re.compile(rf"(?i)(?:\b|_)(?:id|[\w-]*(?:{_HASHES})[\w-]*)\\?['\"]?\]?\s{{0,4}}(?:=|:|\()\s{{0,4}}$")
 """Before what is quoted: it is called an identifier or a hash."""
 
@@ -195,13 +199,18 @@ def named_secrets(text: str) -> "Iterator[tuple[int, int, str]]":
     for match in [*_ASSIGNED.finditer(text), *_GIVEN.finditer(text)]:
         groups = match.groupdict()
         name, value = groups["name"] or groups["word"], groups["value"]
-        is_one = _is_key(value) or (_PASSWORD_NAME.search(name) and is_password(value))
-        if is_one and _KEY_NAME.search(name) and not _HASH_NAME.search(name):
+        if is_named_secret(name, value):
             yield match.start("value"), match.end("value"), "value of " + name
     for match in _SAID.finditer(text):
         value = "value" if match.group("value") else "word"
-        if _is_key(match.group(value)) or is_password(match.group(value)):
+        if is_key(match.group(value)) or is_password(match.group(value)):
             yield match.start(value), match.end(value), "value of " + (match.group("name") or match.group("call"))
+
+
+def is_named_secret(name: str, value: str) -> bool:
+    """Whether a value looks like a secret, given the name of what has it."""
+    is_one = is_key(value) or (_PASSWORD_NAME.search(name) and is_password(value))
+    return bool(is_one and _KEY_NAME.search(name) and not _HASH_NAME.search(name))
 
 
 def redacted(text: str, environment: "Mapping[str, str]") -> str:
@@ -283,15 +292,17 @@ def _changes(kinds: "list[str]") -> int:
 def _is_called_otherwise(text: str, match: "re.Match[str]") -> bool:
     """Whether a random word is a placeholder, a name of many parts, or called a hash or an identifier."""
     run = match.group("run")
-    if is_placeholder(match.group()) or _HASH_NAME.match(match.group()) or len(_RUN.findall(run)) > 2 + len(run) / 16:
+    is_hash = _HASH_NAME.match(match.group().lstrip("\\'\""))
+    if is_placeholder(match.group()) or is_hash or len(_RUN.findall(run)) > 2 + len(run) / 16:
         return True
     return bool(_IS_ID.search(text, max(0, match.start() - 40), match.start()))
 
 
-def _is_key(value: str) -> bool:
+def is_key(value: str) -> bool:
+    """Whether a text looks like a generated key or token, rather than like a name, a path or a version."""
     value = value.rstrip("=").strip(".")
     parts = value.count("/") + 1
-    if is_placeholder(value) or (parts > 4 and len(value) / parts < 24):  # a path
+    if is_placeholder(value) or (parts > 4 and len(value) / parts < 24) or _NAME_OF_WORDS.fullmatch(value):  # or a path
         return False
     if _HEX.fullmatch(value):
         return len(value) >= 16 and len(set(value)) >= 8

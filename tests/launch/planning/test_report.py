@@ -70,7 +70,13 @@ def test_secrets_elsewhere_in_the_request_are_said(script):
     token, key = "hf_" + "aBcDeFgHiJkLmNoPqRsTuVwXyZaBcDeFgH", "0f1e2d3c4b5a69788796" * 2
     smddp = {"smdistributed": {"dataparallel": {"enabled": True, "custom_mpi_options": f"-x HF_TOKEN={token}"}}}
     given = {
-        "hyperparameters": {"logger": {"wandb": {"api_key": key}}, "args": ["--hub_token", token], "revision": key},
+        "hyperparameters": {
+            "logger": {"wandb": {"api_key": key}},
+            "args": ["--hub_token", token],
+            "env": f"WANDB_API_KEY={key}",
+            "variables": [{"name": "WANDB_API_KEY", "value": key}],
+            "revision": key,
+        },
         "tags": {"owner": token, "team": "text"},
         "experiment_config": {"ExperimentName": token},
         "output_path": f"s3://bucket/{token}",
@@ -78,7 +84,8 @@ def test_secrets_elsewhere_in_the_request_are_said(script):
     }
     said = exposed(Estimator(**script, **given).plan({"train": f"s3://bucket/{token}/", "test": "s3://bucket/test"}))
     assert [text.split(" looks")[0] for text in said] == [
-        "the hyperparameter logger", "the hyperparameter args", "the tag owner", "the channel train",
+        "the hyperparameter logger", "the hyperparameter args", "the hyperparameter env",
+        "the hyperparameter variables", "the tag owner", "the channel train",
         "the value of experiment_config ExperimentName", "the option custom_mpi_options", "the option output_path",
     ]  # fmt: skip
     assert token not in "".join(said)

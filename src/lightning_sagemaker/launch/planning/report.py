@@ -14,6 +14,7 @@ from lightning_sagemaker.launch.planning.job_plan import JobPlan
 from lightning_sagemaker.launch.planning.plan import announced_job, announced_strategy, price, world_size
 from lightning_sagemaker.launch.planning.pricing import load_prices
 from lightning_sagemaker.launch.source.channel_files import PREFIX, ChannelFiles
+from lightning_sagemaker.launch.source.secret_contexts import secrets_in_context
 from lightning_sagemaker.launch.source.vendored import FOLDER
 from lightning_sagemaker.launch.spec.config import JobConfig
 from lightning_sagemaker.launch.spec.groups import InstanceGroup
@@ -170,7 +171,8 @@ def _is_secret(name: str, value: object) -> bool:
     if value is None or isinstance(value, (bool, int, float)):
         return False
     text = value if isinstance(value, str) else json.dumps(value, default=str)
-    return any([*known_secrets(text), *named_secrets(f"{name}={text}")])
+    named = [*named_secrets(f"{name}={text}"), *named_secrets(text)]  # NAME=VALUE may be the value of another
+    return any([*known_secrets(text), *named, *secrets_in_context(text)])
 
 
 def _more(names: list[str]) -> str:

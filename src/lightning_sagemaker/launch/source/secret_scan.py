@@ -19,9 +19,16 @@ from fnmatch import fnmatchcase
 from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 
-from lightning_sagemaker.container.lightning_redaction import is_placeholder, known_secrets, named_secrets
+from lightning_sagemaker.container.lightning_redaction import (
+    is_key,
+    is_password,
+    is_placeholder,
+    known_secrets,
+    named_secrets,
+)
 from lightning_sagemaker.errors import LaunchError
 from lightning_sagemaker.launch.source.file_kinds import CREDENTIALS, is_text, text_of, why_not_by_name
+from lightning_sagemaker.launch.source.secret_contexts import secrets_in_context
 
 _DETECTORS = (
     "ArtifactoryDetector", "AWSKeyDetector", "AzureStorageKeyDetector", "BasicAuthDetector", "CloudantDetector",
@@ -41,6 +48,11 @@ _MEMBER = re.compile(
 _PRAGMA = "pragma: allowlist secret"
 _IMAGE = re.compile(r'^\s*"(?:image|application|video|audio)/[\w.+-]+":')
 """A picture or file in a notebook's output, on one line in base64."""
+_REFERENCE = re.compile(r"(?i)(?:name|field|hasher|path|file|arn|ur[il]|type|class|policy)['\"]?\s?[:=]")
+"""A setting whose name tells that it is no secret itself."""
+_DOTTED = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+")
+_ENCRYPTED = re.compile(r":\s?['\"]?ENC\[AES")
+"""A value that SOPS has encrypted."""
 _SHOWN = 10
 
 
@@ -133,7 +145,8 @@ def _by_shape(name: str, lines: Sequence[str]) -> Iterator[Finding]:
     text = "\n".join(lines)
     begins = [match.start() for match in re.finditer("^", text, re.MULTILINE)]
     spans = list(known_secrets(text))
-    spans += named_secrets("\n".join(line if len(line) <= _LONGEST else _members(line) for line in lines))
+    short = "\n".join(line if len(line) <= _LONGEST else _members(line) for line in lines)
+    spans += [*named_secrets(short), *secrets_in_context(short)]
     for begin, _, kind in spans:
         yield Finding(name, _line_of(begin, begins), kind)
 
@@ -166,8 +179,17 @@ def _by_detect_secrets(name: str, lines: Sequence[str]) -> Iterator[Finding]:
         with transient_settings({"plugins_used": [{"name": one} for one in _DETECTORS]}):
             secrets.scan_file(str(path))
         for _, one in secrets:
-            if not is_placeholder(one.secret_value or "a secret that is not said"):
+            value = one.secret_value or "a secret that is not said"
+            if not is_placeholder(value) and not _is_reference(lines[one.line_number - 1], value):
                 yield Finding(name, one.line_number, one.type.lower())
+
+
+def _is_reference(line: str, value: str) -> bool:
+    """Whether a line names where a secret is or of which kind, or a database has its user's name as password by default."""
+    if f"://{value}:{value}@" in line or _ENCRYPTED.search(line):
+        return True
+    is_path = _DOTTED.fullmatch(value) or not (is_key(value) or is_password(value))
+    return bool(_REFERENCE.search(line) and is_path)
 
 
 def _is_accepted(finding: Finding, send_anyway: Sequence[str]) -> bool:
