@@ -157,8 +157,8 @@ def _values(owner: object, depth: int) -> Iterator[object]:
 def put_within(loader: Any, states: WorkerStates, place: int) -> None:
     """Have the workers of a loader within another one send their states."""
     kind = type(loader)
-    loader._outer = states, place
-    loader.__class__ = type(kind.__name__, (Within, kind), {"__module__": kind.__module__, "_kind": kind})
+    facts = {"__module__": kind.__module__, "_kind": kind, "_outer": (states, place)}  # not attributes: these are searched
+    loader.__class__ = type(kind.__name__, (Within, kind), facts)
 
 
 def release_within(loader: Any) -> None:
@@ -166,7 +166,6 @@ def release_within(loader: Any) -> None:
     if isinstance(loader, Within):
         end_workers(loader)
         loader.__class__ = loader._kind
-        del loader._outer
 
 
 def restores_workers(own: Any) -> bool:
