@@ -37,6 +37,7 @@ _LISTED = 10_000
 _CONTAINERS = (list, dict, set, deque)
 """Types with a known length; others may have to read all their samples."""
 _LISTS = (list, tuple, dict)
+_DATA = ("dataset", "collate_fn")
 _SEARCHED = ("dataset", "collate_fn", "generator", "batch_sampler", "sampler")
 _MODULES = ("lightning.pytorch.core.module", "pytorch_lightning.core.module")
 """Classes that belong to the training, though a dataset may refer to them."""
@@ -123,6 +124,14 @@ class Capture:
                 value[:] = [self._lists[path][place] for place in permuted.get(path, range(len(value)))]
             elif kind is _Kind.ORDER and path in captured["lists"]:
                 value[:] = _like(value, captured["lists"][path])
+
+    def put_data(self, captured: Captured) -> None:
+        """Restore the generators of dataset and ``collate_fn``, from :meth:`take_objects`."""
+        objects = {path: state for path, state in captured["objects"].items() if path.split(".", 1)[0] in _DATA}
+        self._generators.put(objects, ())
+        for one in self._found():
+            if one.kind is _Kind.GENERATOR and one.path in objects:
+                restore_generator(one.value, objects[one.path])
 
     def generators(self) -> set[int]:
         """Ids of the generators that are captured."""

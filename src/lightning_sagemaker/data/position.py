@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from lightning_sagemaker.checkpoint.random_state import equal_states, random_state, restore_random_state
 from lightning_sagemaker.data.captured import Capture, Captured
 from lightning_sagemaker.data.dealing import as_bits, is_counted, numbers_of
-from lightning_sagemaker.data.redrawn import redrawn
+from lightning_sagemaker.data.redrawn import Begun, redrawn
 from lightning_sagemaker.data.seen import OTHERS, Seen
 from lightning_sagemaker.data.worker_states import WorkerStates, has_workers, restores_workers
 from lightning_sagemaker.data.written import read, read_rest, written_rest
@@ -272,12 +272,12 @@ class Watch:
         """Start another epoch with persistent workers."""
         self._begin_iteration()
 
-    def indices(self, sampler: Any, wanted: Position | None) -> Iterator[Any]:
+    def indices(self, sampler: Any, wanted: Position | None, begun: Begun | None) -> Iterator[Any]:
         """Start the order of a sampler, from the wanted position on."""
         self.end_birth()
         if wanted is None or wanted["order"] is None:
-            self._order = self.capture.take()
-            return self._watched(iter(sampler), 0)
+            self._order = (begun := begun or Begun(self.capture, sampler)).before()
+            return self._watched(begun.order, 0)
         outer = random_state()
         self._order = wanted["order"]
         self.capture.put(wanted["order"])

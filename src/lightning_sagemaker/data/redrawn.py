@@ -8,10 +8,32 @@ This is after the last batch that was trained on: workers prefetch batches, and 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
+from lightning_sagemaker.checkpoint.random_state import equal_states
+from lightning_sagemaker.data.captured import Capture, Captured
+
 T = TypeVar("T")
+
+
+class Begun:
+    """An order that is begun as torch begins it: some samplers draw then, others with the first batch.
+
+    Args:
+        capture: Captures the state that the order is drawn from.
+        sampler: The sampler.
+
+    """
+
+    def __init__(self, capture: Capture, sampler: Iterable[object]) -> None:
+        self._capture, before = capture, capture.take()
+        self.order = iter(sampler)
+        self._before = None if equal_states(before, capture.take()) else before
+
+    def before(self) -> Captured:
+        """The state before it was drawn; called before the first batch."""
+        return self._capture.take() if self._before is None else self._before
 
 
 def redrawn(source: object, order: Iterator[T], done: int, drawn: int, issue: Callable[[T], None]) -> Iterator[T]:

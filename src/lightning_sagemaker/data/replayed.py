@@ -7,6 +7,8 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from torch.utils.data import DataLoader
+
 from lightning_sagemaker.checkpoint.random_state import RandomState, random_state, restore_random_state
 from lightning_sagemaker.data.drawn_once import drawn_once
 from lightning_sagemaker.data.in_order import InOrder
@@ -83,6 +85,8 @@ def _begin(watched: Watch, begin: Callable[[], Iterator[Any]]) -> Iterator[Any]:
         watched.end_birth()
     if wanted is not None and has_state(watched.loader):
         watched.skip(wanted)
+        if isinstance(watched.loader, DataLoader) and not watched.is_iterable:  # which reads nothing again
+            watched.capture.put_data(wanted["now"])
         if runs_late(batches) and isinstance(watched.loader, Replaying):
             watched.loader._seeds = wanted["birth"]["random"]
         if is_after_last(watched, batches, wanted):

@@ -13,7 +13,7 @@ import torch
 from lightning_sagemaker.checkpoint.random_state import RandomState, equal_states, random_state
 
 _LOOKED_AT = 3
-"""Batches after which a stream is assumed to draw nothing from the training process's generators."""
+"""Batches after which a stream is assumed to draw nothing from the training process's generators; the first draws seeds."""
 _FEW = 16
 """Number of values of a tensor, and of entries of a container, that are read: they show which samples it has."""
 
@@ -49,7 +49,7 @@ class Seen:
     def add(self, batch: object, before: RandomState | None) -> None:
         """Add a batch; ``before`` is the state of the process's generators before it was read, if it was read there."""
         self._number += 1
-        if before is not None and self._number <= _LOOKED_AT and not equal_states(before, random_state()):
+        if before is not None and 1 < self._number <= _LOOKED_AT and not equal_states(before, random_state()):
             self.checksum = None
         if self.checksum is not None:
             for part in _parts(batch):

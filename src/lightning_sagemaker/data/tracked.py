@@ -23,6 +23,7 @@ from lightning_sagemaker.data.changing import ChangingIterator, begin_epoch
 from lightning_sagemaker.data.grouped import InGroups, is_grouped
 from lightning_sagemaker.data.in_order import InOrder, report_order
 from lightning_sagemaker.data.position import WATCH, Position, Watch
+from lightning_sagemaker.data.redrawn import Begun
 from lightning_sagemaker.data.replayed import Replaying, TrackedIterable
 from lightning_sagemaker.data.worker_states import end_workers, loaders_within, put_within, release_within
 
@@ -101,18 +102,20 @@ class _Order:
 
 
 class _Indices(Iterator[Any]):
-    """The order of an iteration: as in torch it starts with the first batch, unless started earlier."""
+    """The order of an iteration: it is drawn as in torch, or with the first batch, unless started earlier."""
 
     def __init__(self, loader: _Seeking, sampler: Any) -> None:
         self._loader, self._sampler = loader, sampler
         self._order: Iterator[Any] | None = None
         self._number = 0
+        # torch begins an order twice for workers: one that is drawn then is drawn twice
+        self._begun = None if loader._wanted is not None else Begun(getattr(loader, WATCH).capture, sampler)
 
     def begin(self) -> Iterator[Any]:
         if self._order is None:
             wanted, self._loader._wanted = self._loader._wanted, None
             self._number = 0 if wanted is None else wanted["yielded"]
-            self._order = getattr(self._loader, WATCH).indices(self._sampler, wanted)
+            self._order = getattr(self._loader, WATCH).indices(self._sampler, wanted, self._begun)
         return self._order
 
     def __next__(self) -> Any:

@@ -157,8 +157,8 @@ def _values(owner: object, depth: int) -> Iterator[object]:
 def put_within(loader: Any, states: WorkerStates, place: int) -> None:
     """Have the workers of a loader within another one send their states."""
     kind = type(loader)
-    loader._outer = states, place
-    loader.__class__ = type(kind.__name__, (Within, kind), {"__module__": kind.__module__, "_kind": kind})
+    facts = {"__module__": kind.__module__, "_kind": kind, "_outer": (states, place)}  # not attributes: these are searched
+    loader.__class__ = type(kind.__name__, (Within, kind), facts)
 
 
 def release_within(loader: Any) -> None:
@@ -166,16 +166,23 @@ def release_within(loader: Any) -> None:
     if isinstance(loader, Within):
         end_workers(loader)
         loader.__class__ = loader._kind
-        del loader._outer
 
 
-def restores_workers(own: Any) -> bool:
-    """Whether a loader's own state has those of its workers' data, where it has workers; else it reads it again."""
-    if not isinstance(own, dict) or "_snapshot" not in own:
-        return True  # torchdata's has this entry
-    found = own["_snapshot"].get("_worker_snapshots", {}).values()
-    kept = (one.get("_dataset_state") or (one.get("_fetcher_state") or {}).get("_dataset_iter_state") for one in found)
-    return any(one is not None for one in kept)
+def restores_workers(own: object) -> bool:
+    """Whether a loader's own state has that of its workers' data, if it has workers; otherwise it reads the data again.
+
+    In the state of torchdata's there is an entry for each worker.
+    """
+    found = [*_data_states(own)]
+    return not found or any(one is not None for one in found)
+
+
+def _data_states(value: object) -> Iterator[object]:
+    for name, entry in value.items() if isinstance(value, dict) else ():
+        if name in ("dataset_state", "dataset_iter_state"):
+            yield entry
+        else:
+            yield from _data_states(entry)
 
 
 def has_workers(loader: object) -> bool:
