@@ -35,6 +35,24 @@ class Slotted:
         self.rng = np.random.RandomState(0)
 
 
+class Empty:
+    """Its slot is empty, so that attributes are asked of its class, as of SQLAlchemy's listeners, which Aim's logger has."""
+
+    __slots__ = ("__own", "ref")
+
+    def __init__(self):
+        self.__own = np.random.RandomState(0)
+
+    def __getattr__(self, name):
+        raise TypeError(f"a script's own code was asked for {name}")
+
+
+class Proxy:
+    @property
+    def __dict__(self):
+        raise RuntimeError("it stands for an object that is not there")
+
+
 class Calls(dict):
     def __getitem__(self, key):
         raise AssertionError("a script's own code")
@@ -61,6 +79,8 @@ def method():
     [
         (lambda: nested(50), 1),
         (Slotted, 1),
+        (Empty, 1),
+        (Proxy, 0),
         (closure, 1),
         (method, 1),
         (lambda: functools.partial(max, key=np.random.default_rng()), 1),

@@ -6,6 +6,7 @@ No code of the script is called: attributes are read from ``__dict__``, and glob
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
 import types
@@ -136,16 +137,22 @@ def _leading(container: Mapping[str, object] | Sequence[object], keys: Iterable[
 
 
 def _attributes(value: object, kind: type) -> Iterator[Part]:
-    attributes = getattr(value, "__dict__", None)
+    """What an object itself holds, without a call of its class's ``__getattr__``, which may do and raise anything."""
+    try:
+        attributes = object.__getattribute__(value, "__dict__")
+    except Exception:  # a property of this name, such as of a proxy, or none
+        attributes = None
     if isinstance(attributes, dict):
         yield from _leading(attributes, [name for name in [*attributes] if not str(name).startswith(_WATCH)])
-    slots = [name for base in kind.__mro__ for name in _slots(base) if hasattr(value, name)]
-    yield from _held({name: getattr(value, name) for name in slots})
+    yield from _held(dict(_slots(value, kind)))
 
 
-def _slots(kind: type) -> Sequence[str]:
-    names = vars(kind).get("__slots__", ()) if _is_of_script(_module_of(kind)) else ()
-    return [names] if isinstance(names, str) else [*names]
+def _slots(value: object, kind: type) -> Iterator[tuple[str, object]]:
+    for base in kind.__mro__:
+        for name, slot in [*vars(base).items()] if _is_of_script(_module_of(base)) else ():
+            if isinstance(slot, types.MemberDescriptorType):
+                with contextlib.suppress(AttributeError):  # empty
+                    yield name, slot.__get__(value)
 
 
 def _parts_of_module(module: torch.nn.Module) -> Iterator[Part]:
