@@ -35,6 +35,15 @@ class Slotted:
         self.rng = np.random.RandomState(0)
 
 
+class Raises:
+    """As pydantic's stand-in for a validator that is not built yet: it has no ``__dict__``."""
+
+    __slots__ = ("rng",)
+
+    def __getattr__(self, name):
+        raise RuntimeError("a script's own code")
+
+
 class Calls(dict):
     def __getitem__(self, key):
         raise AssertionError("a script's own code")
@@ -61,6 +70,7 @@ def method():
     [
         (lambda: nested(50), 1),
         (Slotted, 1),
+        (Raises, 0),
         (closure, 1),
         (method, 1),
         (lambda: functools.partial(max, key=np.random.default_rng()), 1),

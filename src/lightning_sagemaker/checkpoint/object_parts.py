@@ -136,11 +136,22 @@ def _leading(container: Mapping[str, object] | Sequence[object], keys: Iterable[
 
 
 def _attributes(value: object, kind: type) -> Iterator[Part]:
-    attributes = getattr(value, "__dict__", None)
-    if isinstance(attributes, dict):
+    if attributes := own_attributes(value):
         yield from _leading(attributes, [name for name in [*attributes] if not str(name).startswith(_WATCH)])
-    slots = [name for base in kind.__mro__ for name in _slots(base) if hasattr(value, name)]
-    yield from _held({name: getattr(value, name) for name in slots})
+    yield from _held({name: _stored(value, name) for base in kind.__mro__ for name in _slots(base)})
+
+
+def own_attributes(value: object) -> dict[str, object]:
+    """An object's ``__dict__``; empty if it has none. Its class's ``__getattr__``, which may raise anything, is not called."""
+    found = _stored(value, "__dict__")
+    return found if isinstance(found, dict) else {}
+
+
+def _stored(value: object, name: str) -> object:
+    try:
+        return object.__getattribute__(value, name)
+    except AttributeError:
+        return None
 
 
 def _slots(kind: type) -> Sequence[str]:
