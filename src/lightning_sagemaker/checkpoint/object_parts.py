@@ -142,7 +142,7 @@ def _attributes(value: object, kind: type) -> Iterator[Part]:
 
 
 def own_attributes(value: object) -> dict[str, object]:
-    """An object's ``__dict__``; empty if it has none. Its class's ``__getattr__``, which may raise anything, is not called."""
+    """An object's ``__dict__``; empty if it has none. ``__getattr__``, which may raise anything, is not called."""
     found = _stored(value, "__dict__")
     return found if isinstance(found, dict) else {}
 
