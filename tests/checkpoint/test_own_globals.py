@@ -180,10 +180,34 @@ def test_what_runs_code_is_nobodys_own():
     assert "functools.partial" in found
 
 
-def test_the_log_that_lightning_gives_to_callbacks_is_left_out(tmp_path):
-    torch.save({"log": Runs(getattr, Loss(), "log")}, tmp_path / "file.pt")
+@pytest.mark.parametrize("name", ["log", "forward"])
+def test_what_lightning_gives_to_callbacks_and_modules_is_left_out(tmp_path, name):
+    torch.save({name: Runs(getattr, Loss(), name)}, tmp_path / "file.pt")
     with may_hold(lambda: [Loss()]):
-        assert torch.load(tmp_path / "file.pt", weights_only=True) == {"log": None}
+        assert torch.load(tmp_path / "file.pt", weights_only=True) == {name: None}
+
+
+class Scales(Loss):
+    """As neuralforecast's DistributionLoss: attributes are its own methods."""
+
+    def __init__(self):
+        super().__init__()
+        self.maps, self.made_by = self.scale, Scales.make
+
+    def scale(self, value):
+        return value
+
+    @classmethod
+    def make(cls):
+        return cls()
+
+
+def test_an_object_may_have_its_own_methods_in_attributes(tmp_path):
+    train(tmp_path, 1, {"loss": Scales()})
+    assert train(tmp_path, 2, {"loss": Scales()}).global_step == 4
+    torch.save({"loss": Runs(getattr, Scales(), "register_buffer")}, tmp_path / "file.pt")
+    with may_hold(lambda: [Scales()]), pytest.raises(pickle.UnpicklingError, match="getattr of Scales"):
+        torch.load(tmp_path / "file.pt", weights_only=True)
 
 
 def test_nothing_else_is_read_outside(tmp_path):

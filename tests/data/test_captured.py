@@ -9,6 +9,7 @@ import pytest
 from torch.utils.data import DataLoader, IterableDataset, Sampler
 
 from lightning_sagemaker.data.captured import Capture
+from tests.checkpoint.test_own_generators import Raises
 
 
 class Shuffle:
@@ -94,6 +95,7 @@ class Table(Sampler):
 
 class Files(IterableDataset):
     def __init__(self):
+        self.settings = Raises()
         self.files = [Path(f"/data/{number}") for number in range(9)]
 
     def __iter__(self):

@@ -137,14 +137,18 @@ def _leading(container: Mapping[str, object] | Sequence[object], keys: Iterable[
 
 
 def _attributes(value: object, kind: type) -> Iterator[Part]:
-    """What an object itself holds, without a call of its class's ``__getattr__``, which may do and raise anything."""
-    try:
-        attributes = object.__getattribute__(value, "__dict__")
-    except Exception:  # a property of this name, such as of a proxy, or none
-        attributes = None
-    if isinstance(attributes, dict):
+    if attributes := own_attributes(value):
         yield from _leading(attributes, [name for name in [*attributes] if not str(name).startswith(_WATCH)])
     yield from _held(dict(_slots(value, kind)))
+
+
+def own_attributes(value: object) -> dict[str, object]:
+    """An object's ``__dict__``; empty if it has none. Its class's ``__getattr__``, which may raise anything, is not called."""
+    try:
+        found = object.__getattribute__(value, "__dict__")
+    except Exception:  # a property of this name, such as of a proxy, or none
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _slots(value: object, kind: type) -> Iterator[tuple[str, object]]:

@@ -19,7 +19,7 @@ import pickletools
 import sys
 import threading
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from enum import EnumMeta
 from typing import IO, TYPE_CHECKING, Any
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from lightning_sagemaker._types import PathLike, StateDict
 
 
+_Method = tuple[type, str]
 _RUNS_CODE = frozenset(
     """
     asyncio builtins code codeop ctypes functools importlib io marshal multiprocessing nt operator os pickle platform posix
@@ -66,6 +67,16 @@ def own_globals(values: Iterable[object]) -> dict[str, object]:
     return found
 
 
+def own_methods(values: Iterable[object]) -> Set[_Method]:
+    """Methods that these values refer to, such as a loss whose attribute is one of its own, by class and name."""
+    found = set[_Method]()
+    for value in values:
+        names = _Names()
+        names.of(value)
+        found |= names.methods
+    return found
+
+
 def refused_names(value: object) -> set[str]:
     """Names that ``torch.load(weights_only=True)`` would refuse in an object; its class, if it cannot be pickled."""
     names = _Names()
@@ -93,7 +104,8 @@ def may_hold(values: Callable[[], Iterable[object]]) -> Iterator[None]:
                 raise
         if not isinstance(file, (str, os.PathLike)):
             file.seek(0)
-        own = {"weights_only": False, "pickle_module": _pickle_of(own_globals(values()))}
+        held = [*values()]
+        own = {"weights_only": False, "pickle_module": _pickle_of(own_globals(held), own_methods(held))}
         return load(file, *arguments, **{**options, **own})
 
     vars(torch)["load"] = read  # Lightning calls it with fixed arguments, and has no hook for reading
@@ -103,9 +115,9 @@ def may_hold(values: Callable[[], Iterable[object]]) -> Iterator[None]:
         vars(torch)["load"] = load
 
 
-def _pickle_of(names: Mapping[str, object]) -> types.ModuleType:
-    """A ``pickle`` module for ``torch.load`` that allows only these names and torch's own."""
-    allowed = {**safe_names(), **names, **_INSTEAD}
+def _pickle_of(names: Mapping[str, object], methods: Set[_Method]) -> types.ModuleType:
+    """A ``pickle`` module for ``torch.load`` that allows only these names and torch's own, and leaves these methods out."""
+    allowed = {**safe_names(), **names, **_INSTEAD, "builtins.getattr": functools.partial(_member, methods)}
 
     class Unpickler(pickle.Unpickler):
         def find_class(self, module: str, name: str) -> object:
@@ -119,12 +131,15 @@ def _pickle_of(names: Mapping[str, object]) -> types.ModuleType:
     return found
 
 
-def _member(kind: object, name: str) -> object:
+def _member(methods: Set[_Method], kind: object, name: str) -> object:
     """The member of an ``Enum``, as early versions of Python 3.11 pickle it; attributes of other objects are refused.
 
-    Callbacks among hyperparameters refer to the module's ``log``, which Lightning sets again: not needed.
+    Callbacks among hyperparameters refer to the module's ``log``, which Lightning sets again, and so to the module, whose
+    ``forward`` Lightning has set under DDP: not needed. Nor are ``methods`` that an object has in attributes.
     """
-    if isinstance(kind, torch.nn.Module) and name in ("log", "log_dict"):
+    if isinstance(kind, torch.nn.Module) and name in ("log", "log_dict", "forward"):
+        return None
+    if (kind if isinstance(kind, type) else type(kind), name) in methods:
         return None
     if isinstance(kind, EnumMeta) and name in kind.__members__:
         return kind.__members__[name]
@@ -149,7 +164,7 @@ def _type_of(value: object) -> object:
     raise pickle.UnpicklingError("weights_only: builtins.type is among neither hyperparameters nor callbacks")
 
 
-_INSTEAD = {"builtins.getattr": _member, "builtins.type": _type_of}
+_INSTEAD: dict[str, object] = {"builtins.type": _type_of}
 _INSTEAD |= dict.fromkeys(("operator.getitem", "_operator.getitem"), _parametrized)
 """What is called in place of functions that could run code, and that pickles of plain things contain."""
 
@@ -159,6 +174,7 @@ class _Names(pickle.Pickler):
 
     def __init__(self) -> None:
         self._text = io.BytesIO()
+        self.methods: set[_Method] = set()
         self.is_written = True
         super().__init__(self, protocol=2)
 
@@ -171,6 +187,9 @@ class _Names(pickle.Pickler):
         return "tensor" if isinstance(value, (torch.Tensor, torch.UntypedStorage)) else None
 
     def reducer_override(self, value: object) -> str | tuple[Any, ...]:
+        if isinstance(value, types.MethodType):
+            own = value.__self__
+            self.methods.add((own if isinstance(own, type) else type(own), value.__name__))
         if type(value) is np.ndarray and value.dtype != object:
             empty: str | tuple[Any, ...] = np.empty(0, value.dtype).__reduce__()
             return empty

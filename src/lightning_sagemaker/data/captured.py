@@ -24,7 +24,7 @@ from torch.utils.data import IterableDataset
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from lightning_sagemaker.checkpoint.generators import generator_state, is_generator, restore_generator
-from lightning_sagemaker.checkpoint.object_parts import is_filled
+from lightning_sagemaker.checkpoint.object_parts import is_filled, own_attributes
 from lightning_sagemaker.checkpoint.own_generators import OwnGenerators
 from lightning_sagemaker.checkpoint.random_state import random_state, restore_random_state
 
@@ -240,8 +240,8 @@ def _entries(value: Any, is_sampler: bool) -> Iterator[tuple[str, Any, Any]]:
         for name, part in list(value.items())[:most]:
             yield str(name), part, functools.partial(value.__setitem__, name) if is_sampler else None
     else:
-        attributes = getattr(value, "__dict__", {})
-        yield from ((name, part, functools.partial(setattr, value, name)) for name, part in attributes.items())
+        attributes = own_attributes(value).items()
+        yield from ((name, part, functools.partial(setattr, value, name)) for name, part in attributes)
 
 
 def _numbered(values: Any) -> dict[str, Any]:
