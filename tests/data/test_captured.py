@@ -9,7 +9,7 @@ import pytest
 from torch.utils.data import DataLoader, IterableDataset, Sampler
 
 from lightning_sagemaker.data.captured import Capture
-from tests.checkpoint.test_own_generators import Raises
+from tests.checkpoint.test_own_generators import Empty
 
 
 class Shuffle:
@@ -95,7 +95,7 @@ class Table(Sampler):
 
 class Files(IterableDataset):
     def __init__(self):
-        self.settings = Raises()
+        self.settings = Empty()
         self.files = [Path(f"/data/{number}") for number in range(9)]
 
     def __iter__(self):

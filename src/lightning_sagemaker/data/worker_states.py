@@ -157,7 +157,11 @@ def _values(owner: object, depth: int) -> Iterator[object]:
 def put_within(loader: Any, states: WorkerStates, place: int) -> None:
     """Have the workers of a loader within another one send their states."""
     kind = type(loader)
-    facts = {"__module__": kind.__module__, "_kind": kind, "_outer": (states, place)}  # not attributes: these are searched
+    facts = {
+        "__module__": kind.__module__,
+        "_kind": kind,
+        "_outer": (states, place),
+    }  # not attributes: these are searched
     loader.__class__ = type(kind.__name__, (Within, kind), facts)
 
 
