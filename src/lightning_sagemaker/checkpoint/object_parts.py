@@ -143,7 +143,7 @@ def _attributes(value: object, kind: type) -> Iterator[Part]:
 
 
 def own_attributes(value: object) -> dict[str, object]:
-    """An object's ``__dict__``; empty if it has none. The ``__getattr__`` of its class may raise anything: it is not called."""
+    """An object's ``__dict__``; empty if it has none. Its class's ``__getattr__``, which may raise, is not called."""
     try:
         found = object.__getattribute__(value, "__dict__")
     except Exception:  # a property of this name, such as of a proxy, or none
