@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
+import errno
 import json
 from pathlib import Path
 
 import pytest
 
 from lightning_sagemaker import export_huggingface
+from lightning_sagemaker.checkpoint.atomic_write import CheckpointError, atomic_write
 
 
 class Model:
@@ -79,3 +81,22 @@ def test_an_export_interrupted_while_moving_does_not_look_like_a_model(tmp_path,
         export_huggingface(MODEL, tmp_path)
     assert moved == ["model.safetensors"]
     assert not (tmp_path / "config.json").exists()
+
+
+def test_a_full_disk_is_an_error_of_the_system(tmp_path):
+    """Libraries written in Rust have errors of their own for it."""
+
+    class Full:
+        def save_pretrained(self, folder, **_):
+            raise RuntimeError("Error while serializing: I/O error: No space left on device (os error 28)")
+
+    with pytest.raises(OSError, match="No space left on device") as caught:
+        export_huggingface(Full(), tmp_path / "model")
+    assert caught.value.errno == errno.ENOSPC
+    assert list((tmp_path / "model").iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_made_is_not_a_full_disk():
+    said = "No such file or directory.* HINT: use a folder"
+    with pytest.raises(CheckpointError, match=said), atomic_write(Path("/proc/x")):
+        pass

@@ -11,7 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import NoReturn
 
-from lightning_sagemaker import SageMakerJob
+from lightning_sagemaker import SageMakerJob, SageMakerJobError
 from lightning_sagemaker.errors import about_system
 from lightning_sagemaker.pipes import quiet_pipe
 from lightning_sagemaker.recipe_packages import has_packages
@@ -63,10 +63,17 @@ def _run(recipe: Recipe, words: list[str], debug: bool) -> None:
         _end(f"{error} HINT: `lightning-sagemaker run {recipe.name} --help-all` lists the options.")
     except Exception as error:
         sentence = (isinstance(error, OSError) and about_system(error)) or str(error)
-        if debug or "HINT:" not in sentence or SageMakerJob.from_environment().in_container:
+        if debug or "HINT:" not in sentence or _is_in_container():
             raise
         is_said = isinstance(error, SharedError) and error.rank  # by rank zero
         _end(None if is_said else sentence)
+
+
+def _is_in_container() -> bool:
+    try:
+        return SageMakerJob.from_environment().in_container
+    except SageMakerJobError:  # that is what is to be shown
+        return False
 
 
 def _end(message: str | None) -> NoReturn:

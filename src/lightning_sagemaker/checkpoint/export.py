@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import re
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -48,7 +51,8 @@ def export_huggingface(
     folder.mkdir(parents=True, exist_ok=True)
     staging = Path(tempfile.mkdtemp(prefix=".export-", dir=folder))
     try:
-        model.save_pretrained(str(staging), **({} if state_dict is None else {"state_dict": dict(state_dict)}))
+        with _system_errors(staging):
+            model.save_pretrained(str(staging), **({} if state_dict is None else {"state_dict": dict(state_dict)}))
         if tokenizer is not None:
             save_tokenizer(tokenizer, staging)
         _replace_files(staging, folder)
@@ -62,7 +66,8 @@ def save_tokenizer(tokenizer: Saveable, folder: Path) -> None:
 
     ``TokenizersBackend`` is the name of ``PreTrainedTokenizerFast`` in 5, which accepts both; 4 accepts only the latter.
     """
-    tokenizer.save_pretrained(str(folder))
+    with _system_errors(folder):
+        tokenizer.save_pretrained(str(folder))
     config = folder / "tokenizer_config.json"
     if not config.is_file():
         return
@@ -70,6 +75,18 @@ def save_tokenizer(tokenizer: Saveable, folder: Path) -> None:
     if settings.get("tokenizer_class") == "TokenizersBackend":
         settings["tokenizer_class"] = "PreTrainedTokenizerFast"
         config.write_text(json.dumps(settings, indent=2) + "\n")
+
+
+@contextlib.contextmanager
+def _system_errors(folder: Path) -> Iterator[None]:
+    """Raise an ``OSError`` for a full disk, for which libraries written in Rust have errors of their own."""
+    try:
+        yield
+    except Exception as error:
+        number = re.search(r"\(os error (\d+)\)", str(error))
+        if number is None or isinstance(error, OSError):
+            raise
+        raise OSError(int(number[1]), os.strerror(int(number[1])), str(folder)) from error
 
 
 def _replace_files(staging: Path, folder: Path) -> None:

@@ -33,6 +33,7 @@ from lightning_sagemaker.simulator.elastic import host_range
 from lightning_sagemaker.supervisor.events import FILE, Events, no_notes
 
 if TYPE_CHECKING:
+    from lightning_sagemaker.job import SageMakerJob
     from lightning_sagemaker.supervisor.coordinator import Coordinator
     from lightning_sagemaker.supervisor.link import Link
 
@@ -203,10 +204,18 @@ class _Place:
         return values
 
 
-def _place(args: argparse.Namespace) -> _Place:
-    from lightning_sagemaker.job import SageMakerJob
+def _job() -> SageMakerJob:
+    """The job; outside of one the ranks that variables still hold are another launcher's, as for torchrun."""
+    from lightning_sagemaker.job.hosts import in_container
+    from lightning_sagemaker.job.job import DEFAULT_ROOT, SageMakerJob
+    from lightning_sagemaker.job.source import Source
 
-    job = SageMakerJob.from_environment()
+    source = Source(os.environ, Path(os.environ.get("SAGEMAKER_BASE_DIR") or DEFAULT_ROOT))
+    return SageMakerJob.from_environment() if in_container(source) else SageMakerJob.local()
+
+
+def _place(args: argparse.Namespace) -> _Place:
+    job = _job()
     fewest, hosts = host_range(args.hosts) if args.hosts else (0, job.num_nodes if job.in_container else 1)
     host_rank = args.host_rank if args.host_rank is not None else (job.node_rank if job.in_container else 0)
     default = f"{job.main_address}:{_PORT}" if job.in_container and hosts > 1 else f"127.0.0.1:{_PORT}"
@@ -281,9 +290,7 @@ def _notes(path: str | None) -> Callable[..., None]:
         LaunchError: If the file cannot be written.
 
     """
-    from lightning_sagemaker.job import SageMakerJob
-
-    job = SageMakerJob.from_environment()
+    job = _job()
     if path is None and not job.in_container:
         return no_notes
     place = Path(path) if path is not None else job.output_dir / FILE
