@@ -211,4 +211,13 @@ def _find(context: str, text: str, start: int) -> int:
         return start
     places = [match.start() for match in re.finditer(f"(?={re.escape(text)})", context)]
     words = [match.start() for match in re.finditer(rf"(?<!\w)(?={re.escape(text)}(?!\w))", context)]
+    if start < 0 and not words:  # then nothing else tells that `nan` is not in `finance`
+        places = [place for place in places if not _is_within(context, place, place + len(text))]
     return min(words or places, key=lambda place: abs(place - start), default=-1)
+
+
+def _is_within(context: str, begin: int, end: int) -> bool:
+    """Whether a part of a text is inside a word or number, of a script that has spaces between words."""
+    before, after = context[begin - 1 : begin], context[end : end + 1]
+    is_in_number = context[end - 1].isdigit() and after.isdigit()
+    return is_in_number or before.isdigit() or before.lower() != before.upper()

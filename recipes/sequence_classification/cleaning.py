@@ -48,8 +48,13 @@ _ACCEPTED, *_OTHERS = ("accept", "reject", "ignore")
 """Its values."""
 _NAMED = 5
 """Maximum number of records or labels in a message."""
-_ALIKE = str.maketrans("‘’‚‛“”„‟«»‐‑–—авеікмнорстухјѕ", "'" * 10 + "----abeikmhopctyxjs")
-"""Typographic quotes and dashes -> straight ones; Cyrillic letters -> the Latin ones like them, or like their capitals."""
+_ALIKE = {
+    **str.maketrans("‘’‚‛“”„‟«»‐‑–—авеікмнорстухјѕ", "'" * 10 + "----abeikmhopctyxjs"),
+    **dict.fromkeys((0x307, 0xFE0E, 0xFE0F)),
+}
+"""Typographic quotes and dashes -> straight ones; Cyrillic letters -> the Latin ones like them, or like their capitals;
+nothing: the dot that case folding leaves of a Turkish capital, and variants of emoji."""
+_AROUND_SIGNS = re.compile(r"\s*([^\w\s])\s*")
 _BETWEEN_WORDS = re.compile(r"(?<=[^\W_])[\s_-]+(?=[^\W_])")
 _AROUND_WORDS = re.compile(r"^['\"]+(?=[^\W_])|(?<=[^\W_])['\".,;:]+$")
 """Quotes, and punctuation at the end."""
@@ -73,7 +78,7 @@ def look(text: str) -> str:
     So are ``credit-card``, ``credit_card`` and ``Credit card.``; straight and typographic quotes; Latin and Cyrillic ``a``.
     """
     plain = strip(unicodedata.normalize("NFKC", html.unescape(text))).casefold().translate(_ALIKE)
-    plain = _BETWEEN_WORDS.sub(" ", _AROUND_WORDS.sub("", plain))
+    plain = _BETWEEN_WORDS.sub(" ", _AROUND_WORDS.sub("", _AROUND_SIGNS.sub(r"\1", plain)))
     try:
         number = float(plain)
     except ValueError:

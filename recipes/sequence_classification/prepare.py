@@ -200,7 +200,7 @@ class Preparation(_preparation.Preparation):
             elif is_file_name(name):
                 form = TableForm(self.delimiter, self.encoding)
                 with local_files(name, option_of(split), folder) as files:
-                    splits[split], how = read_tables(files.paths, form, folder)
+                    splits[split], how = read_tables(files.paths, form, folder, files.root)
                 read += [f"{split}: {files.named(line)}" for line in how]
             else:
                 splits |= self._read_hub(split, name, folder)

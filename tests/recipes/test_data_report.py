@@ -176,6 +176,24 @@ def test_everything_odd_is_counted_as_by_hand(tmp_path):
     assert "delimiter &#x27;,&#x27;, utf-8" in text
 
 
+def test_what_an_owner_would_want_to_know_is_said():
+    def said(texts, labels):
+        report = count_everything({"train": texts}, {"train": labels}, {"train": [1] * len(texts)}, 8)
+        return findings({**report, "cleaned": {}, "regression": False})
+
+    names = ["red", "green", "blue"] * 3
+    telling = [(str(number), name) for number, name in enumerate(names)]
+    assert said(telling, names) == ["the second text is another name of the class: a model learns nothing else from it"]
+    assert said([*telling, ("9", "red")], [*names, "blue"]) == []
+    letters = [(letter,) for letter in "abcdefghijk"]
+    assert said(letters[:4], [["x"], ["y"], [], ["x", "y"]]) == ["train: records without a class: 1"]
+    classes = ["food"] * 5 + ["rent"] * 5
+    assert said(letters, [*classes, "foood"]) == [
+        "train: classes with one text: 1, such as 'foood', which resembles 'food'"
+    ]
+    assert said(letters, [*classes, "v1"]) == ["train: classes with one text: 1, such as 'v1'"]
+
+
 def test_a_run_reports_first_and_predictions_keep_the_input(tmp_path, caplog):
     caplog.set_level("INFO", "lightning_sagemaker")
     rows = [[f"id-{i}", "ä;b", text, label] for i, (text, label) in enumerate(CLEAN)]

@@ -263,6 +263,9 @@ def test_labels_that_differ_as_markup_only_look_alike():
         "food|food.|'food'",
         "don't know|don’t know|Don't know",
         "кафе|Kафе",
+        "KİRA|kira",
+        "❤|❤\ufe0f",
+        "Food > Fruit|food>fruit",
         "1|1.0|'1'",
     ],
 )

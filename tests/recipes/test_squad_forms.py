@@ -155,6 +155,23 @@ def test_an_answer_without_a_start_is_the_first_whole_word_else_the_first_part_o
     assert [one.starts for one in found] == [(CONTEXT.index("art "),), (CONTEXT.index("Lon"),)]
 
 
+@pytest.mark.parametrize(
+    ("context", "answer", "is_found"),
+    [
+        ("Die Finanzen sind gut.", "nan", False),
+        ("It was in 1956.", "5", False),
+        ("It was in 1956.", "19", False),
+        ("서울은 크다.", "서울", True),
+        ("他住在北京市。", "北京", True),
+        ("Budapesten él.", "Budapest", True),
+    ],
+)
+def test_an_answer_without_a_start_is_not_looked_for_inside_words_and_numbers(tmp_path, context, answer, is_found):
+    table = pandas.DataFrame({"question": ["?"], "context": [context], "answer": [answer]})
+    found = place_answers(read(tmp_path, table.to_csv(index=False), "table.csv"), "search", "it")
+    assert [one.starts for one in found] == ([(context.index(answer),)] if is_found else [])
+
+
 def test_an_answer_of_a_question_of_an_article_may_be_an_object(tmp_path):
     qas = [{**one, "answer": one["answers"][0]} for one in QAS]
     for one in qas:

@@ -65,6 +65,16 @@ def test_a_header_within_a_table_is_refused(tmp_path, read):
             read(tmp_path / "table", [["text", "\u200blabel"], *ROWS, again, *ROWS])
 
 
+@pytest.mark.parametrize("read", [read_csv, read_excel])
+def test_a_header_of_two_rows_is_refused(tmp_path, read):
+    """As cells that are merged down leave it, and as two rows of names are exported."""
+    with pytest.raises(
+        DataError, match=r"record 1 repeats the header in the column 'text', so the header .* HINT: make it"
+    ):
+        read(tmp_path / "table", [["text", "label"], ["text", "main"], *ROWS])
+    assert read(tmp_path / "short", [["a", "label"], ["a", "main"], ["text", "a"]])[0] == ["a", "main"]
+
+
 def test_marks_of_an_encoding_within_a_file_are_no_text(tmp_path):
     path = tmp_path / "table.csv"
     path.write_text('\ufefftext,label\na,x\n\ufeff"b, c",y\n', encoding="utf-8")

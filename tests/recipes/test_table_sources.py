@@ -80,6 +80,18 @@ def test_tables_in_s3_are_those_on_disk(bucket, tmp_path, monkeypatch):
     assert not list((tmp_path / "remote").rglob(".s3-*"))
 
 
+def test_labels_in_the_names_of_folders_are_read_in_s3_as_on_disk(bucket, tmp_path):
+    texts = {f"by/label={label}/0.csv": f"text\n{label} a\n{label} b\n".encode() for label in ("red", "green")}
+    bucket(texts)
+    for name, content in texts.items():
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).write_bytes(content)
+    here = classified(tmp_path / "a", train=str(tmp_path / "by"), val_fraction=0.0, test_fraction=0.0)
+    there = classified(tmp_path / "b", train="s3://tables/by", val_fraction=0.0, test_fraction=0.0)
+    assert prepared(there) == prepared(here)
+    assert there.manifest["labels"] == ["green", "red"]
+
+
 def test_questions_in_s3_are_those_on_disk(bucket, tmp_path):
     context = "Vienna lies on the Danube."
     answers = [{"text": "the Danube", "answer_start": 15}]

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tables of several files, as parallel programs, exports of each month and browsers leave them in a folder."""
 
+import pandas
 import pytest
 
 from lightning_sagemaker.recipes._common.data.tables import DataError, find_files, read_files, read_tables
@@ -50,3 +51,27 @@ def test_a_file_that_was_downloaded_twice_is_not_read_twice(tmp_path):
     with pytest.raises(DataError, match=r"export \(1\)\.csv and .*export\.csv have the same content.* HINT: delete"):
         read_files(files)
     assert len(read_files(files[1:])) == 4
+
+
+def test_columns_in_the_names_of_folders_are_those_that_pandas_reads(tmp_path):
+    table = pandas.DataFrame({"text": ["a", "b", "c"], "label": ["food", "a/b c", "food"], "year": [2024, 2025, 2024]})
+    table.to_parquet(tmp_path / "table", partition_cols=["year", "label"])
+
+    def found(folder):
+        return list(read_tables(find_files(str(folder), "data.train"), root=folder)[0])
+
+    theirs = pandas.read_parquet(tmp_path / "table").astype(str).to_dict("records")
+    assert sorted(found(tmp_path / "table"), key=lambda record: record["text"]) == sorted(
+        theirs, key=lambda one: one["text"]
+    )
+    for name in ("label=x", "label=__HIVE_DEFAULT_PARTITION__"):  # which pandas does not read
+        (tmp_path / "nulls" / name).mkdir(parents=True)
+        (tmp_path / "nulls" / name / "part-0.csv").write_text("text\na\nb\n")
+    assert [record["label"] for record in found(tmp_path / "nulls")] == [None, None, "x", "x"]
+
+
+def test_splits_in_the_names_of_folders(tmp_path):
+    for name in ("split=train/label=test", "split=train/label=x", "split=test/label=x"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "part-0.csv").write_text("text\na\nb\n")
+    assert [len(find_files(str(tmp_path), option)) for option in ("data.train", "data.test")] == [2, 1]

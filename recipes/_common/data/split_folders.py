@@ -23,6 +23,8 @@ _SPLITS = {
 """Split -> words in the names of its files or folders."""
 _SPLIT_OF = {"text": "train", "predict": "test"}
 """Option without `data.` -> split whose files it reads, where that has another name."""
+_SPLIT_COLUMNS = ("split", "fold", "subset", "set", "partition")
+"""Columns by which Hive, Spark and pandas divide a table into folders, such as ``split=train``."""
 _BETWEEN_WORDS = re.compile(r"[-._ 0-9]+|(?<=[a-z])(?=[A-Z])|(?<=[a-z])(?:set|data)(?![a-z])")
 _KIND = re.compile(r"\.(csv|tsv|json|jsonl|ndjson|parquet|arrow|feather|xlsx|txt)$")
 _WITH_NOTES = (".arrow", ".parquet")
@@ -43,7 +45,10 @@ _said: set[tuple[str, str]] = set()
 def split_named(path: PurePath) -> str | None:
     """The split that a path names by its outermost part that names one; ``None`` if it names none, or several at once."""
     for part in path.parts:
-        words = set(map(str.lower, _BETWEEN_WORDS.split(part)))
+        name, equals, value = part.partition("=")
+        if equals and name.lower() not in _SPLIT_COLUMNS:
+            continue  # another column's value
+        words = set(map(str.lower, _BETWEEN_WORDS.split(value if equals else part)))
         if found := [split for split, names in _SPLITS.items() if words & names]:
             return found[0] if len(found) == 1 else None
     return None

@@ -15,6 +15,8 @@ _MOST = 1000
 """Number of records from which that is determined."""
 _BELOW = 2
 """Number of rows below an empty one that tell whether another table begins: its header and its first record."""
+_WORD = 3
+"""Minimum characters of a name that is no value by chance, as ``A`` in a column ``A`` may be."""
 _WORDS, _OTHERS = 1, 2
 """What a column holds: values with letters, or values without."""
 
@@ -31,8 +33,8 @@ def table_rows(rows: Iterable[Sequence[str]]) -> Iterator[Sequence[str]]:
         rows: All rows, with the header first; in an empty one no cell has text.
 
     Raises:
-        ValueError: If a record repeats the header or is a line of dashes below it, or below an empty row are words in a
-            column of numbers, or numbers in one of words: another table, or totals.
+        ValueError: If a record repeats the header (the first, a part of it) or is a line of dashes below it, or below an
+            empty row are words in a column of numbers, or numbers in one of words: another table, or totals.
 
     """
     header: list[str] = []
@@ -51,10 +53,21 @@ def table_rows(rows: Iterable[Sequence[str]]) -> Iterator[Sequence[str]]:
                 raise ValueError(f"record 1 is a line of {row[0].strip()[:3]}. HINT: delete it")
             if header[0] in row[0] and _is_header(row, header):
                 raise ValueError(f"record {number} repeats the header. HINT: delete it")
+            if number == 1 and (
+                again := [name for name, cell in zip(header, row, strict=False) if _repeats(cell, name)]
+            ):
+                raise ValueError(
+                    f"record 1 repeats the header in the column {again[0]!r}, so the header seems to have two rows."
+                    " HINT: make it one"
+                )
             if below > 0 or number <= _MOST:
                 _note(row, kinds, header, number, below > 0)
                 below -= 1
         yield row
+
+
+def _repeats(cell: str, name: str) -> bool:
+    return len(name) >= _WORD and plain_name(cell) == name
 
 
 def _is_header(row: Sequence[str], header: Sequence[str]) -> bool:

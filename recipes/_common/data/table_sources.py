@@ -62,11 +62,13 @@ class Files:
     Args:
         paths: Where they are.
         names: Path -> what a message calls it.
+        root: Folder of the files; ``None`` for a single file.
 
     """
 
     paths: list[Path]
     names: dict[str, str]
+    root: Path | None = None
 
     def named(self, text: str) -> str:
         """A message with the names in place of the paths."""
@@ -105,12 +107,15 @@ def local_files(name: str, option: str, folder: Path | None = None) -> Iterator[
 
     """
     if not is_remote(name):
-        yield Files(find_files(name, option), {})
+        folder_of_files = Path(name).expanduser()
+        yield Files(find_files(name, option), {}, folder_of_files if folder_of_files.is_dir() else None)
         return
     files, objects = remote_files(name, option), S3Objects()  # one for all: a client takes half a second to create
     with tempfile.TemporaryDirectory(prefix=".s3-", dir=folder) as copies:
-        paths = [_copy(objects, file, Path(copies) / str(number)) for number, file in enumerate(files)]
-        found = Files(paths, {str(path): file.address for path, file in zip(paths, files, strict=True)})
+        paths = [
+            _copy(objects, file, Path(copies, str(number), *_columns(file, name))) for number, file in enumerate(files)
+        ]
+        found = Files(paths, {str(path): file.address for path, file in zip(paths, files, strict=True)}, Path(copies))
         try:
             yield found
         except DataError as error:
@@ -147,9 +152,14 @@ def remote_files(address: str, option: str) -> tuple[RemoteFile, ...]:
     return tuple(found)
 
 
+def _columns(file: RemoteFile, address: str) -> list[str]:
+    """The folders of a file below an address that hold columns, such as ``label=food``."""
+    return [part for part in file.address[len(address) :].split("/")[:-1] if "=" in part and len(part) <= _NAME]
+
+
 def _copy(objects: S3Objects, file: RemoteFile, folder: Path) -> Path:
     """Copy a file to a folder, under the end of its name, which tells its kind; keys may be longer than file names."""
-    folder.mkdir()
+    folder.mkdir(parents=True)
     path = folder / PurePosixPath(file.key).name[-_NAME:]
     try:
         with path.open("wb") as copy:

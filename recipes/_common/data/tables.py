@@ -8,6 +8,7 @@ import filecmp
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Any, TypeVar
+from urllib.parse import unquote
 
 from lightning_sagemaker.errors import is_full
 from lightning_sagemaker.recipes._common.data.class_names import named_classes
@@ -25,6 +26,9 @@ _NAMED = 30
 """Maximum number of columns in a message."""
 _BEGINNING = 4096
 """Bytes by which files are compared first."""
+
+_NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
+"""A missing value in the name of a folder."""
 
 _File = TypeVar("_File")
 
@@ -92,7 +96,7 @@ def read_files(paths: Sequence[Path], form: TableForm | None = None) -> list[Rec
 
 
 def read_tables(
-    paths: Sequence[Path], form: TableForm | None = None, folder: Path | None = None
+    paths: Sequence[Path], form: TableForm | None = None, folder: Path | None = None, root: Path | None = None
 ) -> tuple[Table, list[str]]:
     """All records of some files, in order, and a line on how each file was read.
 
@@ -102,6 +106,7 @@ def read_tables(
         paths: The files.
         form: How text files are written.
         folder: Where the records are kept, in a file without a name. ``None``: in the system's temporary folder.
+        root: Folder below which names of folders may hold columns, such as ``label=food``. ``None``: none do.
 
     Raises:
         DataError: If a file cannot be read, no file has a record, columns are not those of the first file, or two files are
@@ -114,7 +119,7 @@ def read_tables(
     filled: dict[Path, int] = {}
     for path in paths:
         begin = len(writer)
-        how, columns = _read_file(path, form, writer)
+        how, columns = _read_file(path, form, writer, _columns_of_folders(path, root) if root else {})
         count = len(writer) - begin
         read.append(f"{path}: {how}{'' if count else ', no records'}")
         # What writes JSON may leave out keys without a value, as Spark does; then a part may lack a column.
@@ -128,16 +133,21 @@ def read_tables(
         filled |= {path: count} if count else {}
     if not filled:
         raise NoRecordsError(f"{paths[0]} has no records. HINT: give a file with a header and at least one row.")
-    _check_same([path for path, count in filled.items() if count > 1])
+    _check_same([path for path, count in filled.items() if count > 1], root)
     return writer.finish(), read
 
 
-def _check_same(paths: Sequence[Path]) -> None:
+def _check_same(paths: Sequence[Path], root: Path | None) -> None:
     """Refuse files with the same content, as browsers make them when a file is downloaded twice."""
-    alike: dict[tuple[int, bytes], list[Path]] = {}
+    alike: dict[tuple[Any, ...], list[Path]] = {}
     for path in paths if len(paths) > 1 else ():
         with path.open("rb") as file:
-            others = alike.setdefault((path.stat().st_size, file.read(_BEGINNING)), [])
+            key = (
+                path.stat().st_size,
+                file.read(_BEGINNING),
+                *(_columns_of_folders(path, root).items() if root else ()),
+            )
+        others = alike.setdefault(key, [])
         if same := next((other for other in others if filecmp.cmp(path, other, shallow=False)), None):
             raise DataError(
                 f"{same} and {path} have the same content, so each of their records would count twice."
@@ -146,12 +156,20 @@ def _check_same(paths: Sequence[Path]) -> None:
         others.append(path)
 
 
-def _read_file(path: Path, form: TableForm | None, writer: TableWriter) -> tuple[str, list[str]]:
-    """Add the file's records; returns how it was read, and its columns."""
+def _columns_of_folders(path: Path, root: Path) -> dict[str, str | None]:
+    """Columns in the names of a file's folders, as Hive, Spark and pandas write them."""
+    pairs = (part.split("=", 1) for part in path.relative_to(root).parts[:-1] if "=" in part)
+    return {name: None if value == _NO_VALUE else unquote(value) for name, value in pairs}
+
+
+def _read_file(
+    path: Path, form: TableForm | None, writer: TableWriter, more: Mapping[str, str | None]
+) -> tuple[str, list[str]]:
+    """Add the file's records, with more columns; returns how it was read, and its columns."""
     try:
         with open_unpacked(path) as (name, stream):
             how, records = stream_table(name, buffered(stream), is_large(path, name), form)
-            columns = writer.extend(records)
+            columns = writer.extend({**more, **record} for record in records)
         check_names(columns)
     except (UnknownEncodingError, UnicodeDecodeError) as error:
         hint = "HINT: set data.encoding, for example to cp1250, gb18030 or utf-8, or save the file as UTF-8"

@@ -4,11 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from html import escape
 from typing import Any
 
 _FEW = 8
 """Maximum number of classes listed on the terminal."""
+_NEAR = 0.8
+"""Similarity of names, one of which may be misspelled."""
 _STYLE = """
 body { font: 15px/1.45 system-ui, sans-serif; margin: 2em auto; max-width: 60em; padding: 0 1em; color: #222 }
 h1 { font-size: 1.5em } h2 { font-size: 1.15em; margin-top: 2em }
@@ -43,6 +46,11 @@ def findings(report: Mapping[str, Any]) -> list[str]:
             f"texts with different labels: {report['conflicts']['count']}, such as {example['text']!r}:"
             f" {', '.join(example['labels'])}"
         )
+    found += [f"{split}: records without a class: {count}" for split, count in report["unlabeled"].items() if count]
+    found += [
+        f"the {'second' if place else 'first'} text is another name of the class: a model learns nothing else from it"
+        for place in report["telling"]
+    ]
     for split, lengths in report["lengths"].items():
         rows = report["splits"][split]["rows"]
         if lengths["cut"]:
@@ -51,11 +59,24 @@ def findings(report: Mapping[str, Any]) -> list[str]:
                 f" data.max_length={report['max_length']} and cut"
             )
     trained = report["classes"].get("train", {})
+    if not report["regression"]:
+        found += _misspelled(trained)
     for split, classes in report["classes"].items():
         absent = [name for name in trained if name not in classes]
         if absent and not report["regression"]:
             found.append(f"{split}: classes without a sample: {len(absent)}, such as {absent[0]!r}")
     return found
+
+
+def _misspelled(classes: Mapping[str, int]) -> list[str]:
+    """A line about classes of one text in training, and which of them resembles another: it may be misspelled."""
+    single = [name for name, count in classes.items() if count == 1]
+    several = [name for name, count in classes.items() if count > 1]
+    if not single or not several:
+        return []
+    near = ((name, get_close_matches(name, several, 1, _NEAR)) for name in single[:_FEW])
+    like = next((f", such as {name!r}, which resembles {match[0]!r}" for name, match in near if match), "")
+    return [f"train: classes with one text: {len(single)}{like or f', such as {single[0]!r}'}"]
 
 
 def terminal_lines(report: Mapping[str, Any]) -> list[str]:

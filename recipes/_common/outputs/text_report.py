@@ -17,6 +17,8 @@ _EXAMPLES = 5
 _SAMPLE = 2000
 """Maximum number of texts, and of characters in each, of which scripts are counted."""
 _BINS = 24
+_REPEATED = 3
+"""Number of records per class from which texts are expected to differ."""
 
 Texts = Sequence[Sequence[str]]
 """For each record its one or two texts."""
@@ -48,6 +50,8 @@ def count_everything(
         "classes": {split: _count_classes(values) for split, values in labels.items()},
         "overlaps": _overlaps(texts, keys),
         "conflicts": _conflicts(texts, keys, labels),
+        "unlabeled": {split: sum(value == [] for value in values) for split, values in labels.items()},
+        "telling": _telling(texts["train"], labels["train"]) if "train" in labels else [],
         "lengths": {split: _count_lengths(found, max_length) for split, found in lengths.items()},
         "max_length": max_length,
         "scripts": _scripts([text for records in texts.values() for parts in records[:_SAMPLE] for text in parts]),
@@ -115,6 +119,21 @@ def _conflicts(
         found = sorted({names[code] for code in codes[order[groups[group] : ends[group]]]})
         examples.append({"text": text, "labels": found})
     return {"count": len(several), "examples": examples}
+
+
+def _telling(texts: Texts, labels: Sequence[Any]) -> list[int]:
+    """Which of the texts are other names of the classes: there are as many, for many records, and each has one class."""
+    names = [_label_text(value) for value in labels]
+    number = len(set(names))
+    found = []
+    for place in range(len(texts[0]) if len(names) >= _REPEATED * number else 0):
+        classes: dict[str, str] = {}
+        for parts, name in zip(texts, names, strict=True):
+            if classes.setdefault(parts[place], name) != name or len(classes) > number:
+                break
+        else:
+            found.append(place)
+    return found
 
 
 def _label_text(value: Any) -> str:

@@ -156,7 +156,9 @@ _TOLD = re.compile(
     r"(?!\*\*\*)[^\s'\",;)}\]]{4,}"
 )
 _HASHES = r"sha\d|md5|hash|digest|checksum|integrity|commit|revision|etag|fingerprint|uuid|guid"
-_HASH_NAME = re.compile(rf"(?i){_HASHES}|kms|(?:cache|experiment|gpg|recv|pub(?:lic|lishable)?)[_-]?keys?")
+_HASH_NAME = re.compile(
+    rf"(?i){_HASHES}|kms|(?:cache|experiment|gpg|recv|pub(?:lic|lishable)?)[_-]?keys?|(?:name|level|method|mode|type)$"
+)
 _IS_ID = re.compile(rf"(?i)(?:\b|_)(?:id|[\w-]*(?:{_HASHES})[\w-]*)\\?['\"]?\]?\s{{0,4}}(?:=|:|\()\s{{0,4}}$")
 """Before what is quoted: it is called an identifier or a hash."""
 
