@@ -156,7 +156,7 @@ def _parts(owner: str, one: object) -> Iterator[tuple[str, object]]:
         yield from ((f"{owner}.{name}", child) for name, child in children if _is_torchs(child))
     for name, value in within.items():
         is_data = isinstance(value, (Dataset, Sampler)) and not isinstance(value, IterableDataset)
-        if is_data or (hasattr(value, "__dict__") and is_of_script(type(value))):
+        if is_data or is_of_script(type(value)):
             yield f"{owner}.{name}", value
 
 
