@@ -71,6 +71,7 @@ def test_a_shell_script_finds_the_programs_of_this_environment(tmp_path, monkeyp
 
 def test_files_variables_and_output(tmp_path, script):
     (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "a.csv").touch()
     result, output = run(
         [*script(REPORT), "--epochs", "2", "--flag"],
         tmp_path,
@@ -91,7 +92,7 @@ def test_files_variables_and_output(tmp_path, script):
         assert json.loads(env["SM_HPS"]) == {"epochs": 2, "flag": True, "mp": {"a": 1}, "none": None}
         assert (env["SM_CURRENT_HOST"], env["SM_HOSTS"], env["MINE"]) == (host, '["algo-1","algo-2"]', "yes")
         assert (env["SM_MODEL_DIR"], env["SM_CHANNEL_TRAIN"]) == (f"{base}/model", f"{base}/input/data/train")
-        assert (base / "input" / "data" / "train").resolve() == tmp_path / "data"
+        assert (base / "input" / "data" / "train" / "a.csv").resolve() == tmp_path / "data" / "a.csv"
         config = json.loads((base / "input" / "config" / "resourceconfig.json").read_text())
         assert (config["current_host"], config["current_instance_type"]) == (host, "ml.p4de.24xlarge")
         hyperparameters = json.loads((base / "input" / "config" / "hyperparameters.json").read_text())

@@ -33,6 +33,12 @@ def test_a_program_on_the_path_keeps_its_name(source, tmp_path, monkeypatch):
     assert Program.parse(["tool"], source).command == ["tool"]
 
 
+def test_a_script_that_is_not_executable_is_named(source):
+    (source / "data.sh").touch(mode=0o644)
+    with pytest.raises(LocalClusterError, match="'data.sh' is not executable. HINT: run `chmod"):
+        Program.parse(["data.sh"], source)
+
+
 @pytest.mark.parametrize("name", ["absent", "./absent", "../source/absent"])
 def test_no_other_is_found(source, name):
     with pytest.raises(LocalClusterError, match=f"{name!r} was not found"):

@@ -13,7 +13,7 @@ from lightning_sagemaker._lightning import rank_zero_warn
 from lightning_sagemaker.callbacks.fabric_values import is_loader, is_small
 from lightning_sagemaker.checkpoint.generators import is_generator
 from lightning_sagemaker.checkpoint.loop_values import as_data, from_data
-from lightning_sagemaker.checkpoint.stateful import Stateful
+from lightning_sagemaker.checkpoint.stateful import is_stateful
 from lightning_sagemaker.checkpoint.stored_values import NotStored
 from lightning_sagemaker.data.position import is_watched
 
@@ -46,7 +46,7 @@ class LoopData:
         self._state, self._weights_only = state, weights_only
         self._warned: set[str] = set()
         for name, value in self._objects():
-            if isinstance(value, Stateful) and isinstance(value, Iterable):
+            if is_stateful(value) and isinstance(value, Iterable):
                 continue  # a loader, whose state_dict may start an iteration
             with contextlib.suppress(_NoState):
                 if why := self._why_not(value):
@@ -65,7 +65,7 @@ class LoopData:
     def _entry(self, value: object) -> tuple[object, bool]:
         if not is_small(value):
             return value, False
-        if isinstance(value, Stateful):
+        if is_stateful(value):
             try:
                 value = value.state_dict()
             except Exception as error:  # it may have no state before its first use
@@ -123,10 +123,10 @@ class LoopData:
         for name, own in self._objects():
             if name not in content or (content[name] is None and is_loader(own)):
                 continue
-            value, is_stateful = content[name], isinstance(own, Stateful)
+            value = content[name]
             if name in others:
-                value = from_data(None if is_stateful else own, value, device)
-            if isinstance(own, Stateful):
+                value = from_data(None if is_stateful(own) else own, value, device)
+            if is_stateful(own):
                 if is_small(own) or isinstance(value, dict):  # FSDP's strategy itself loads sharded objects only
                     own.load_state_dict(cast("StateDict", value))
             else:

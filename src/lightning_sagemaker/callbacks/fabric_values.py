@@ -22,9 +22,11 @@ from lightning_sagemaker.checkpoint.module_flags import module_flags, restore_mo
 from lightning_sagemaker.checkpoint.module_walk import named_modules
 from lightning_sagemaker.checkpoint.plain_values import filled
 from lightning_sagemaker.checkpoint.random_state import random_state, restore_random_state
-from lightning_sagemaker.checkpoint.stateful import Stateful
+from lightning_sagemaker.checkpoint.stateful import Stateful, is_stateful
+from lightning_sagemaker.checkpoint.static_view import answers
 
 if TYPE_CHECKING:
+    from torch.optim import Optimizer
     from torchmetrics import Metric
 
     from lightning_sagemaker._types import StateDict
@@ -72,7 +74,7 @@ def put_values(state: StateDict, values: Values) -> None:
         owner = state[name]
         if is_generator(owner):
             restore_generator(owner, value)
-        elif isinstance(owner, Stateful):
+        elif is_stateful(owner):
             owner.load_state_dict(copy.deepcopy(cast("StateDict", value)))
         else:
             state[name] = filled(state[name], copy.deepcopy(value))  # the script may refer to its container
@@ -83,7 +85,7 @@ def put_values(state: StateDict, values: Values) -> None:
 
 def group_settings(state: StateDict) -> Groups:
     """Options of the groups of each optimizer in ``state``, which schedulers change."""
-    optimizers = {name: value for name, value in state.items() if hasattr(value, "param_groups")}
+    optimizers = {name: cast("Optimizer", value) for name, value in state.items() if answers(value, "param_groups")}
     return {name: copy.deepcopy(group_options(one.param_groups)) for name, one in optimizers.items()}
 
 
@@ -149,7 +151,7 @@ def restore_loop_generators(state: StateDict, ranks: list[StateDict], rank: int)
 
 def is_small(value: object) -> bool:
     """Whether a value is neither a module nor an optimizer, which do not change after an epoch's last batch."""
-    return not isinstance(value, nn.Module) and not hasattr(value, "param_groups")
+    return not isinstance(value, nn.Module) and not answers(value, "param_groups")
 
 
 def is_loader(value: object) -> bool:
@@ -164,4 +166,4 @@ def _modules(state: StateDict) -> dict[str, nn.Module]:
 def _state_of(value: object) -> object:
     if is_generator(value):
         return generator_state(value)
-    return copy.deepcopy(value.state_dict() if hasattr(value, "state_dict") else value)
+    return copy.deepcopy(cast("Stateful", value).state_dict() if answers(value, "state_dict") else value)

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 
 from lightning_sagemaker.checkpoint.records import LIBRARIES
+from lightning_sagemaker.checkpoint.static_view import in_class, own_attributes
 
 _ENTRIES = 256
 """Maximum entries of a container that are searched: lists of transforms are short."""
@@ -69,6 +70,11 @@ class Part(NamedTuple):
             return None
 
 
+def declares_no_order(kind: type) -> bool:
+    """Whether a class says that its objects hold no order, as those that read from S3 do."""
+    return in_class(kind, "holds_no_order") and bool(kind.holds_no_order)  # type: ignore[attr-defined]
+
+
 def is_searched(kind: type, leaves: tuple[str, ...] = ()) -> bool:
     """Whether objects of a class are searched.
 
@@ -79,7 +85,7 @@ def is_searched(kind: type, leaves: tuple[str, ...] = ()) -> bool:
     """
     module = _module_of(kind)
     root = module.partition(".")[0]
-    if issubclass(kind, _PLAIN) or root in _TABLES or getattr(kind, "holds_no_order", False):
+    if issubclass(kind, _PLAIN) or root in _TABLES or declares_no_order(kind):
         return False
     if not issubclass(kind, (type, torch.nn.Module)):
         if root in sys.stdlib_module_names and root not in _OPEN:
@@ -137,18 +143,9 @@ def _leading(container: Mapping[str, object] | Sequence[object], keys: Iterable[
 
 
 def _attributes(value: object, kind: type) -> Iterator[Part]:
-    if attributes := own_attributes(value):
-        yield from _leading(attributes, [name for name in [*attributes] if not str(name).startswith(_WATCH)])
+    attributes = own_attributes(value)
+    yield from _leading(attributes, [name for name in [*attributes] if not str(name).startswith(_WATCH)])
     yield from _held(dict(_slots(value, kind)))
-
-
-def own_attributes(value: object) -> dict[str, object]:
-    """An object's ``__dict__``; empty if it has none. Its class's ``__getattr__``, which may raise, is not called."""
-    try:
-        found = object.__getattribute__(value, "__dict__")
-    except Exception:  # a property of this name, such as of a proxy, or none
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def _slots(value: object, kind: type) -> Iterator[tuple[str, object]]:

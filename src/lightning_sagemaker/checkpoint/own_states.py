@@ -15,7 +15,8 @@ from torch.utils.data import Dataset, Sampler
 from lightning_sagemaker._lightning import Callback
 from lightning_sagemaker.checkpoint.plain_values import EXACT, KEPT, Values, is_sendable
 from lightning_sagemaker.checkpoint.records import is_library
-from lightning_sagemaker.checkpoint.stateful import Stateful
+from lightning_sagemaker.checkpoint.stateful import Stateful, is_stateful
+from lightning_sagemaker.checkpoint.static_view import in_class
 from lightning_sagemaker.checkpoint.stored_values import NotStored, is_large, loaded, stored
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ def _objects(trainer: Trainer, owners: Mapping[str, object]) -> Iterator[tuple[s
         for key, value in [*vars(holder).items()]:
             if key not in KEPT and type(value) not in EXACT:
                 for name, one in _entries(f"{owner}.{key}", value):
-                    if id(one) not in seen and isinstance(one, Stateful) and _is_kept(one):
+                    if id(one) not in seen and is_stateful(one) and _is_kept(one):
                         seen.add(id(one))
                         yield name, one
 
@@ -101,5 +102,5 @@ def _is_kept(one: object) -> bool:
     if isinstance(one, type):  # such as the class of an optimizer that is made later
         return False
     return isinstance(one, _TORCHS) or not (
-        is_library(type(one)) or isinstance(one, _OTHERS) or hasattr(one, "__iter__")
+        is_library(type(one)) or isinstance(one, _OTHERS) or in_class(type(one), "__iter__")
     )

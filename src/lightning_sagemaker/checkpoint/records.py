@@ -6,6 +6,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator
 
+from lightning_sagemaker.checkpoint.static_view import has_plain_dict, in_class, own_attributes
+
 LIBRARIES = frozenset(
     {"torch", "torchmetrics", "lightning", "pytorch_lightning", "lightning_sagemaker", "transformers", "peft"}
 )
@@ -36,7 +38,7 @@ def records_in(name: str, value: object, is_plain: Callable[[object], bool]) -> 
     else:
         entries = [("", value)]
     for key, entry in entries:
-        if is_of_script(type(entry)) and all(map(is_plain, vars(entry).values())):
+        if is_of_script(type(entry)) and all(map(is_plain, own_attributes(entry).values())):
             yield f"{name}.{key}".rstrip("."), entry
 
 
@@ -45,7 +47,7 @@ def is_of_script(kind: type) -> bool:
     if kind not in _known:
         packages = {package_of(base) for base in kind.__mro__ if base is not object}
         is_own = packages.isdisjoint(LIBRARIES | sys.stdlib_module_names - {"__main__"})
-        _known[kind] = is_own and kind.__dictoffset__ != 0 and not hasattr(kind, "state_dict")
+        _known[kind] = is_own and has_plain_dict(kind) and not in_class(kind, "state_dict")
     return _known[kind]
 
 

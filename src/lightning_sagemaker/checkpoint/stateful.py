@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, TypeGuard, runtime_checkable
 
 if TYPE_CHECKING:
     from lightning_sagemaker._types import StateDict
@@ -18,3 +18,14 @@ class Stateful(Protocol):
 
     def load_state_dict(self, state_dict: StateDict, /) -> object:
         """Restore a state."""
+
+
+def is_stateful(value: object) -> TypeGuard[Stateful]:
+    """Whether an object has these methods; not if asking for them fails.
+
+    Before Python 3.12 a protocol calls ``__getattr__``, which of a dictionary whose keys are attributes raises ``KeyError``.
+    """
+    try:
+        return isinstance(value, Stateful)
+    except Exception:
+        return False

@@ -107,8 +107,16 @@ def program(entry: str) -> "list[str]":
         message = f"the entry script {entry!r} is not in {os.getcwd()}"
         write_failure(message, [])
         raise SystemExit("lightning-sagemaker: error: " + message)
-    start = ["/bin/sh"] if entry.endswith(".sh") else [sys.executable, "-u"]
+    start = shell(entry) if entry.endswith(".sh") else [sys.executable, "-u"]
     return [*start, entry, *arguments(json.loads(os.environ.get("SM_HPS") or "{}"))]
+
+
+def shell(entry: str) -> "list[str]":
+    """What a shell script names in its first line: SDK 2's and SDK 3's containers make it executable and run it."""
+    with open(entry, "rb") as file:
+        first = file.readline().decode("utf-8", "replace")
+    named = first[2:].strip().split(None, 1) if first.startswith("#!") else []
+    return named or ["/bin/sh"]
 
 
 def arguments(hyperparameters: "dict[str, object]") -> "list[str]":

@@ -24,9 +24,10 @@ from torch.utils.data import IterableDataset
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from lightning_sagemaker.checkpoint.generators import generator_state, is_generator, restore_generator
-from lightning_sagemaker.checkpoint.object_parts import is_filled, own_attributes
+from lightning_sagemaker.checkpoint.object_parts import declares_no_order, is_filled
 from lightning_sagemaker.checkpoint.own_generators import OwnGenerators
 from lightning_sagemaker.checkpoint.random_state import random_state, restore_random_state
+from lightning_sagemaker.checkpoint.static_view import own_attributes
 
 _DEPTH = 4
 """Maximum depth of attributes in the search for orders, and in the search at each batch; a list of stages is no depth."""
@@ -250,7 +251,7 @@ def _numbered(values: Any) -> dict[str, Any]:
 
 def _is_foreign(value: Any) -> bool:
     """Whether a value belongs to the training rather than to the data, even if a dataset refers to it."""
-    if getattr(type(value), "holds_no_order", False):  # declared by the class, as by those that read from S3
+    if declares_no_order(type(value)):
         return True
     others = (type, types.ModuleType, torch.nn.Module, torch.Tensor, np.ndarray, _BaseDataLoaderIter)
     return isinstance(value, others) or type(value).__module__.startswith(_TRAINERS)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypedDict, cast
 from lightning_sagemaker._compat.fabric import inner_loader
 from lightning_sagemaker.callbacks.fabric_values import loop_flags, restore_loop_flags
 from lightning_sagemaker.checkpoint.atomic_write import CheckpointError
-from lightning_sagemaker.checkpoint.stateful import Stateful
+from lightning_sagemaker.checkpoint.stateful import Stateful, is_stateful
 from lightning_sagemaker.data.dealing import batch_size_of
 from lightning_sagemaker.parallel.gradients import swap_gradients
 from lightning_sagemaker.recovery.buffers import SharedBuffers
@@ -90,7 +90,7 @@ class FabricHeld:
         assert self._held is not None
         position, seed, changing = self._held
         return {
-            "objects": {name: one.state_dict() for name, one in self._objects.items() if isinstance(one, Stateful)},
+            "objects": {name: one.state_dict() for name, one in self._objects.items() if is_stateful(one)},
             "flags": loop_flags(self._objects),
             "precision": self._strategy.precision.state_dict(),
             "position": position,

@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from lightning_sagemaker.simulator.channels import link_channel
 from lightning_sagemaker.simulator.checks import own_home, temporary_folder
 from lightning_sagemaker.simulator.containers import CONTRACTS
 from lightning_sagemaker.simulator.contract import (
@@ -58,7 +59,7 @@ class SimulatedHosts:
         cluster: The job.
         root: Folder of the hosts' folders.
         source_dir: Folder that is copied to each host's code folder; None if the program runs in the working directory.
-        channels: Channel name -> local folder to which the channel links.
+        channels: Channel name -> local folder, of which each host gets a view.
         gpus: This machine's GPUs, as :func:`visible_gpus` names them.
 
     """
@@ -104,10 +105,7 @@ class SimulatedHosts:
         inputs = input_data_config(self.container.all_channels(cluster))
         begin_host(folders, resources, self.container.hyperparameters_file(cluster), inputs)
         for channel, source in self.channels.items():
-            link = folders.data / channel
-            if link.is_symlink():
-                link.unlink()
-            link.symlink_to(source, target_is_directory=True)
+            link_channel(source, folders.data / channel)
         if self.source_dir is not None:
             target = folders.base / self.container.CODE
             shutil.rmtree(target, ignore_errors=True)

@@ -97,6 +97,8 @@ def _find_program(name: str, cwd: Path) -> str:
     """The program as the hosts start it in the folder ``cwd``, which need not be this process's."""
     if not os.path.dirname(name) and shutil.which(name) is not None:
         return name
+    if (cwd / name).is_file() and not os.access(cwd / name, os.X_OK):
+        raise LocalClusterError(f"{name!r} is not executable. HINT: run `chmod +x {name}`, or write `bash {name}`.")
     if shutil.which(cwd / name) is None:
         raise LocalClusterError(
             f"The command {name!r} was not found. HINT: give a program on the PATH, `train.py`, `python train.py` or `python"

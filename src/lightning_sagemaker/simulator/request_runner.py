@@ -17,6 +17,7 @@ from typing import Any, TextIO
 from lightning_sagemaker.errors import LaunchError
 from lightning_sagemaker.job.job import DEFAULT_ROOT
 from lightning_sagemaker.simulator import checks
+from lightning_sagemaker.simulator.channels import clear, link_channel
 from lightning_sagemaker.simulator.cluster import LocalResult
 from lightning_sagemaker.simulator.contract import GROUP, Folders, begin_host
 from lightning_sagemaker.simulator.display import Lines
@@ -123,12 +124,7 @@ class _RequestHosts:
             inputs = {channel["ChannelName"]: _input_config(channel) for channel in channels}
             begin_host(folders, self._resource_config(host), self._request.get("HyperParameters", {}), inputs)
             for channel in channels:
-                target = folders.data / channel["ChannelName"]
-                if target.is_symlink():  # to a local folder
-                    target.unlink()
-                elif target.exists():
-                    shutil.rmtree(target)
-                self._fill(channel, target, host, fetch, local)
+                self._fill(channel, folders.data / channel["ChannelName"], host, fetch, local)
             self._relocate(folders)
 
     def command(self, host: str) -> list[str]:
@@ -183,22 +179,18 @@ class _RequestHosts:
         self, channel: Mapping[str, Any], target: Path, host: str, fetch: Fetch, local: Mapping[str, Path]
     ) -> None:
         name, source = channel["ChannelName"], channel["DataSource"]
-        is_shared_out = source.get("S3DataSource", {}).get("S3DataDistributionType") == "ShardedByS3Key"
-        if name in local and not is_shared_out:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.symlink_to(local[name].resolve(), target_is_directory=True)
-            return
-        if name not in local and "S3DataSource" not in source:
+        if name in local:
+            link_channel(local[name], target)
+        elif "S3DataSource" in source:
+            clear(target)
+            target.mkdir(parents=True)
+            fetch(source["S3DataSource"]["S3Uri"], target)
+        else:
             raise LaunchError(
                 f"Channel {name!r} is a file system, which does not exist here. HINT: give a folder with a sample of it:"
                 f" --rehearse-channel {name}=DIR."
             )
-        target.mkdir(parents=True)
-        if name in local:
-            _link_files(local[name].resolve(), target)
-        else:
-            fetch(source["S3DataSource"]["S3Uri"], target)
-        if is_shared_out:
+        if source.get("S3DataSource", {}).get("S3DataDistributionType") == "ShardedByS3Key":
             files = sorted(path for path in target.rglob("*") if path.is_file())
             sharing = self._hosts_of(channel)
             for number, path in enumerate(files):
@@ -212,15 +204,6 @@ class _RequestHosts:
                 path.write_text(path.read_text().replace(DEFAULT_ROOT, str(folders.base)))
         for path in (folders.data / _DRIVERS).rglob("__pycache__"):
             shutil.rmtree(path)
-
-
-def _link_files(source: Path, target: Path) -> None:
-    """Give ``target`` a symlink to each file below ``source``, at the same place."""
-    for path in source.rglob("*"):
-        if path.is_file():
-            place = target / path.relative_to(source)
-            place.parent.mkdir(parents=True, exist_ok=True)
-            place.symlink_to(path)
 
 
 def _groups(request: Mapping[str, Any]) -> list[dict[str, Any]]:

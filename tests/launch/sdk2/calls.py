@@ -3,6 +3,8 @@
 
 import json
 
+from tests.launch.sdk2 import sources
+
 CALLS = {}
 ROLE = "arn:aws:iam::123456789012:role/training"
 GPU = {"role": ROLE, "instance_type": "ml.p4d.24xlarge", "instance_count": 2}
@@ -583,3 +585,29 @@ simple("one_channel", inputs={"training": TRAIN})
 simple("three_channels", inputs={"train": TRAIN, "validation": "s3://bucket/v", "test": "s3://bucket/t/"})
 simple("shell_script", entry_point="run.sh")
 simple("dependencies", dependencies=["libraries"])
+simple("a_source_dir_that_is_empty", source_dir="", entry_point="src/train.py")
+simple("hyperparameters_named_by_numbers", hyperparameters={1: 2, "a": 3})
+simple("tags_with_numbers", tags={"run": 7})
+simple("buckets_with_capitals", inputs="s3://My_Bucket/Data", output_path="s3://My_Bucket/out")
+simple("weights_and_a_channel_of_their_name", inputs={"model": TRAIN}, model_uri="s3://bucket/weights/")
+simple("options_of_mpirun_that_are_none", {"mpi": {"enabled": True, "custom_mpi_options": None}}, **P4)
+
+
+@call
+def hyperparameters_change_before_the_fit(s):
+    values = {"epochs": 1}
+    estimator = s.PyTorch("train.py", source_dir="src", hyperparameters=values, **ONE, **TORCH)
+    values["epochs"] = 2
+    estimator.fit(TRAIN)
+
+
+@call
+def training_input_without_a_distribution(s):
+    data = s.TrainingInput(TRAIN, distribution=None)
+    s.PyTorch("train.py", source_dir="src", **ONE, **TORCH).fit({"train": data})
+
+
+@call
+def dependencies_that_the_repository_lacks(s):
+    git = {"repo": sources.REPOSITORY}
+    s.PyTorch("train.py", source_dir="src", git_config=git, dependencies=["libraries"], **ONE, **TORCH).fit(TRAIN)

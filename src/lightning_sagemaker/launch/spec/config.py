@@ -294,7 +294,9 @@ def _checked(name: str, kind: str, value: object) -> object:
     elif kind.startswith("Mapping"):
         if name == "tags":
             value = named_tags(value)
-        elif name == "hyperparameters" and isinstance(value, Mapping):
+        elif (
+            name == "hyperparameters" and isinstance(value, Mapping) and not all(isinstance(key, str) for key in value)
+        ):
             value = {str(key): one for key, one in value.items()}
         wanted, words = Mapping, "keys and values"
     else:
