@@ -6,6 +6,7 @@ import io
 import pytest
 
 from lightning_sagemaker.launch import run_local_cluster
+from lightning_sagemaker.simulator.hosts import without_gpus
 
 
 @pytest.mark.parametrize("root", ["out", "deep/out", "."])
@@ -22,3 +23,21 @@ def test_hosts_inside_the_source_folder_are_not_copied(root, tmp_path, monkeypat
     copies = sorted(tmp_path.rglob("train.sh"))
     assert len(copies) == 3  # the source, and one on each host
     assert all((copy.parent / "deep" / "kept").is_file() for copy in copies)
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ({}, {"ACCELERATE_USE_CPU": "true"}),
+        ({"ACCELERATE_USE_CPU": "false"}, {}),
+        ({"ACCELERATE_USE_SAGEMAKER": "true"}, {"ACCELERATE_TORCH_DEVICE": "cpu"}),
+        (
+            {"ACCELERATE_USE_SAGEMAKER": "true", "ACCELERATE_SAGEMAKER_DISTRIBUTED_TYPE": "NO"},
+            {"ACCELERATE_USE_CPU": "true"},
+        ),
+    ],
+)
+def test_accelerate_is_told_that_there_is_no_gpu(given, found):
+    """Where it is to use SMDDP, by the device alone: otherwise it creates no process group and fails."""
+    assert without_gpus(0, given, {}) == found
+    assert without_gpus(1, given, {}) == {}

@@ -145,7 +145,7 @@ def host_environment(cluster: Cluster, container: Container, host: str, folders:
     variables = {**cluster.environment, **job_variables(cluster.job_name, cluster.region)}
     variables |= container.host_environment(cluster, host, folders) | container.launcher_environment(cluster)
     variables |= simulation_variables(folders, variables.get("PYTHONPATH", os.environ.get("PYTHONPATH")))
-    return without_gpus(cluster.gpus_per_host, os.environ, cluster.hyperparameters) | variables
+    return without_gpus(cluster.gpus_per_host, {**os.environ, **variables}, cluster.hyperparameters) | variables
 
 
 def job_variables(name: str, region: str) -> dict[str, str]:
@@ -183,7 +183,12 @@ def without_gpus(gpus: int, given: Mapping[str, str], hyperparameters: Mapping[s
 
     """
     partitioned = "partitions" in str(hyperparameters.get("mp_parameters"))
-    return {} if gpus or partitioned or ON_CPUS in given else {ON_CPUS: "true"}
+    if gpus or partitioned or ON_CPUS in given:
+        return {}
+    asks_for_smddp = given.get("ACCELERATE_USE_SAGEMAKER", "").lower() == "true"
+    if asks_for_smddp and given.get("ACCELERATE_SAGEMAKER_DISTRIBUTED_TYPE") != "NO":
+        return {"ACCELERATE_TORCH_DEVICE": "cpu"}  # told to be on CPUs, accelerate would create no group for SMDDP
+    return {ON_CPUS: "true"}
 
 
 def rank_environment(cluster: Cluster, container: Container, index: int, folders: Folders) -> dict[str, str]:

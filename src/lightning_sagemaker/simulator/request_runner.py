@@ -147,7 +147,7 @@ class _RequestHosts:
             for key, value in self._request.get("Environment", {}).items()
         }
         return {
-            **without_gpus(self._gpus, own, self._request.get("HyperParameters", {})),
+            **without_gpus(self._gpus, {**own, **given}, self._request.get("HyperParameters", {})),
             **own,
             **given,
             **job_variables(self._request["TrainingJobName"], own.get("AWS_REGION", DEFAULT_REGION)),
