@@ -27,6 +27,7 @@ from tests.launch.seeds import WAYS
         ({"pytorchddp": {"enabled": True}}, "ddp", {"sagemaker_pytorch_ddp_enabled": True}),
         ({"torch_distributed": {"enabled": True}}, "torch_distributed", {"sagemaker_torch_distributed_enabled": True}),
         ({"mpi": {"enabled": True, "processes_per_host": 4}}, "mpi", {"sagemaker_mpi_num_of_processes_per_host": 4}),
+        ({"mpi": {"enabled": True, "processes_per_host": "4"}}, "mpi", {"sagemaker_mpi_num_of_processes_per_host": 4}),
         (partitions(2), "smp", {"sagemaker_mpi_enabled": True, "sagemaker_distributed_dataparallel_enabled": False}),
         (WAYS["smp"]["distribution"], "smp", {"sagemaker_torch_distributed_enabled": True}),
     ],

@@ -224,6 +224,8 @@ def _number(section: _Section | None, key: str) -> int | None:
     value = (section or {}).get(key)
     if value is None:
         return None
+    if isinstance(value, str) and value.isdecimal():  # SDK 2 accepted strings too
+        value = int(value)
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise LaunchError(f"{key}={value!r} was set in distribution. HINT: it must be an integer >= 1.")
     return value
