@@ -75,10 +75,11 @@ def _has_plain_quotes(text: str, is_cut: bool) -> bool:
 
     So it is where they cannot be those around fields, and without them each line has the same number of fields.
     """
+    if '"' not in text or '""' in text:
+        return False
     lines = [line for line in lines_of(text) if line.strip("\r\n")]
     lines = lines[:-1] if is_cut else lines
-    is_even = len({line.count("\t") for line in lines}) == 1
-    if '"' not in text or '""' in text or not is_even or '"' in lines[0]:
+    if len({line.count("\t") for line in lines}) != 1 or '"' in lines[0]:
         return False
     try:
         for _ in _parse(lines, "\t"):

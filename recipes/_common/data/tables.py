@@ -169,7 +169,7 @@ def _read_file(
     try:
         with open_unpacked(path) as (name, stream):
             how, records = stream_table(name, buffered(stream), is_large(path, name), form)
-            columns = writer.extend({**more, **record} for record in records)
+            columns = writer.extend(({**more, **record} for record in records) if more else records)
         check_names(columns)
     except (UnknownEncodingError, UnicodeDecodeError) as error:
         hint = "HINT: set data.encoding, for example to cp1250, gb18030 or utf-8, or save the file as UTF-8"

@@ -17,10 +17,13 @@ _VALUE = r"(?P<value>[\w~.+/=!@#$%^&*|:-]{8,})"
 _QUOTE = r"\\?['\"]?"
 
 _NAMED = tuple(
-    re.compile(pattern, re.IGNORECASE)
+    re.compile(pattern, re.IGNORECASE | re.MULTILINE)
     for pattern in (
         rf"\b(?:name|key|\w+key|variable){_QUOTE}[ \t]{{0,4}}[:=][ \t]{{0,4}}{_QUOTE}{_NAME}{_QUOTE}\s{{0,3}},?\s{{0,40}}"
         rf"{_QUOTE}(?:\w{{1,12}})?value{_QUOTE}[ \t]{{0,4}}[:=][ \t]{{0,4}}{_QUOTE}{_VALUE}",
+        rf"\bvalue{_QUOTE}:[ \t]?{_QUOTE}{_VALUE}{_QUOTE},\s{{0,20}}{_QUOTE}(?:name|key){_QUOTE}:[ \t]?{_QUOTE}{_NAME}",
+        rf"name>{_NAME}</[\w-]*name>\s*<[\w-]*value>{_VALUE}<",
+        rf"{_NAME}:[ \t]*\n(?:[ \t]+\w+:[ \t]+\S[^\n]*\n){{0,6}}?[ \t]+default:[ \t]*{_QUOTE}{_VALUE}",
         rf"\bvariable\s+\"{_NAME}\"\s*\{{[^{{}}]{{0,300}}?\bdefault\s*=\s*\"{_VALUE}\"",
         rf"<\w+[^<>\n]{{0,80}}?\bname=\"{_NAME}\"[^<>\n]{{0,80}}>{_VALUE}<",
         rf"{_NAME}{_QUOTE}:[ \t]*[|>][+-]?[ \t]*\n[ \t]+{_VALUE}[ \t]*$",
@@ -29,7 +32,7 @@ _NAMED = tuple(
         rf"--?[\w-]{{1,40}}={_NAME}={_VALUE}",
         rf"{_NAME}{_QUOTE}[ \t]?[=:][ \t]?{_QUOTE}(?:bearer|basic|token|api-?key)[ \t]{_VALUE}",
         rf"{_NAME}[ \t]*\?=[ \t]*{_VALUE}",
-        rf"(?P<name>(?<!\w)[A-Za-z][\w.-]*(?: [\w.-]+){{0,3}})[ \t]?:[ \t]?`{_VALUE}`",
+        rf"(?P<name>(?<!\w)[A-Za-z][\w.-]*(?: [\w.-]+){{0,3}})\**[ \t]?:\**[ \t]?`{_VALUE}`",
         rf"\bset[ \t]+\S{{0,80}}?(?P<name>_\w{{1,30}})[ \t=]+{_VALUE}",
     )
 )
@@ -37,17 +40,20 @@ _NAMED = tuple(
 
 _COMMANDS = (
     r"docker|podman|nerdctl|skopeo|crane|mongo\w*|redis-cli|sqlcmd|bcp|unzip|zip|7z\w?|unrar|openssl|ssh-keygen|ldap\w+|smbclient"
-    r"|cqlsh"
+    r"|cqlsh|az"
 )
 _SAID = tuple(
     re.compile(pattern, re.IGNORECASE | re.MULTILINE)
     for pattern in (
         rf"\b(?:{_COMMANDS})\b[^\n|;&]{{0,200}}?\s-(?:[akNpPw][ =]['\"]?|[pP]){_VALUE}",
         r"\bcurl\b[^\n]*?\s(?:-u|--user)[ =]?['\"]?(?P<value>[\w-]{16,}):['\"\s]",
-        rf"\becho\s+(?:-n\s+)?['\"]?{_VALUE}['\"]?\s*\|[^\n]*(?:stdin|login|passw)",
+        rf"\becho\s+(?:-n\s+)?['\"]?{_VALUE}['\"]?\s*(?:\|[^\n]*(?:stdin|login|passw)|\))",
+        rf"\bput-(?:parameter|secret-value)\b[^\n]*?--(?:value|secret-string)[ =]['\"]?{_VALUE}",
         rf"\bauthorization{_QUOTE}[ \t]?[:=,][ \t]?{_QUOTE}(?:[a-z-]{{0,12}}key|apitoken|digest)[ \t]+{_VALUE}",
-        rf"\b(?:auth[ \t]?=[ \t]?|\w*(?:auth|ftp|smtp|imap)\w{{0,10}})\([^()\n]{{1,80}}?,[ \t]?['\"]{_VALUE}['\"]",
-        rf"\b(?:password|passwort|passphrase|token|api key|secret key|access key)[ \t]+(?:(?:is|ist)[ \t]+)?['\"`]?{_VALUE}",
+        r"(?:\bauth[ \t]?=[ \t]?|(?:auth|ftp|smtp|imap|passw|connect|login)\w{0,12})"
+        rf"\((?:[^()\n]{{1,80}}?,[ \t]?)?['\"]{_VALUE}['\"]",
+        r"\b(?:password|passwort|passphrase|pass|pw|token|api key|secret key|access key)[ \t]+"
+        rf"(?:(?:is|ist)[ \t]+)?['\"`]?{_VALUE}",
         rf"\b(?:login|user(?:name)?|credentials?)[ \t]?[:=][ \t]?\S{{1,40}}[ \t]?/[ \t]?{_VALUE}",
         rf"\bidentified[ \t]+by[ \t]+['\"]{_VALUE}['\"]",
         rf"\bConvertTo-SecureString[ \t]+['\"]{_VALUE}['\"]",
