@@ -26,7 +26,7 @@ def quick(monkeypatch, tmp_path):
 
     def make_bundle(config, *_):
         source, entry = bundle._source(config, tmp_path)
-        bundle._select(config, source, entry)
+        bundle._select(config, source, entry, tmp_path)
         return packed
 
     monkeypatch.setattr(plan, "make_bundle", make_bundle)
