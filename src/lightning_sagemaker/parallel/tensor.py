@@ -252,8 +252,8 @@ def _with_summed_parameters(root: nn.Module, path: str, group: dist.ProcessGroup
 
 
 def _place_of(module: nn.Module, name: str) -> dict[str, nn.Parameter | None]:
-    """Where a module keeps a parameter; within a forward pass FSDP keeps a view of it as a plain attribute."""
-    return module._parameters if name in module._parameters else vars(module)
+    """Where a module finds a parameter: FSDP keeps a view of it as a plain attribute within a forward pass."""
+    return vars(module) if name in vars(module) else module._parameters
 
 
 def _with_summed_tail(root: nn.Module, path: str, group: dist.ProcessGroup) -> Callable[..., object]:
