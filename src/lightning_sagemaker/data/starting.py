@@ -32,7 +32,7 @@ def take_end(watched: Watch, end: Position, begin: Callable[[], Iterator[Any]]) 
             batches = begin()
         begin_after_last(watched, batches, end)
     watched.capture.put_objects(end["now"])
-    watched.pass_end(end)
+    watched.passed = end
 
 
 def start_at(watched: Watch, end: Position) -> None:

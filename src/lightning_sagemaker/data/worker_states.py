@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import torch
 from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
@@ -36,6 +37,7 @@ class WorkerStates:
         began: Worker -> state before its first batch of this iteration.
         kept: Worker -> state after its last batch that was returned, at the last of these positions.
         due: Worker -> state to start with, for the next workers.
+        outlived: Whether the workers of this iteration are those of the last one.
         begins_again: Called before workers that were just started begin another epoch.
 
     """
@@ -47,7 +49,14 @@ class WorkerStates:
         self.began: dict[int, bytes] = {}
         self.kept: dict[int, bytes] = {}
         self.due: dict[int, Captured] = {}
+        self.outlived = False
         self.begins_again: Callable[[], None] = lambda: None
+
+    def start(self, outlived: bool) -> None:
+        """Start an iteration, with new workers unless they have outlived the last one."""
+        self.outlived = outlived
+        if not outlived:
+            self.begin({}, {})
 
     def begin(self, states: dict[str, Captured], began: dict[str, Captured]) -> None:
         """Start with new workers."""
@@ -116,8 +125,14 @@ def with_states(states: WorkerStates, loader: Any, create: Callable[[], Any], pl
     states.due = {worker: state for worker, state in states.due.items() if worker - first not in due}
     if not loader.num_workers:
         return create()
-    with carrying(loader, due), workers.signals_held(loader.multiprocessing_context):
-        iterator = create()
+    generator = loader.generator
+    if states.outlived:  # torch drew no seed for workers that had been started before
+        loader.generator = torch.Generator()
+    try:
+        with carrying(loader, due), workers.signals_held(loader.multiprocessing_context):
+            iterator = create()
+    finally:
+        loader.generator = generator
     workers.end_quickly(iterator)
     if all(hasattr(iterator, name) for name in ("_get_data", "_next_data", "_reset")):
         kind = type(iterator)
@@ -157,7 +172,11 @@ def _values(owner: object, depth: int) -> Iterator[object]:
 def put_within(loader: Any, states: WorkerStates, place: int) -> None:
     """Have the workers of a loader within another one send their states."""
     kind = type(loader)
-    facts = {"__module__": kind.__module__, "_kind": kind, "_outer": (states, place)}  # not attributes: these are searched
+    facts = {
+        "__module__": kind.__module__,
+        "_kind": kind,
+        "_outer": (states, place),
+    }  # not attributes: these are searched
     loader.__class__ = type(kind.__name__, (Within, kind), facts)
 
 
