@@ -129,9 +129,9 @@ def _batches(rest: Integers, place: dict[str, int], done: int, batch_size: int, 
     return batches[:-1] if drop_last and len(batches[-1]) < batch_size else batches
 
 
-def numbers_of(index: Any) -> npt.NDArray[np.int64]:
+def numbers_of(index: object) -> npt.NDArray[np.int64]:
     """The sample indices of a batch; -1 for what is no number."""
     try:
-        return np.atleast_1d(np.asarray(index, dtype=np.int64))
+        return np.atleast_1d(np.asarray(cast(npt.ArrayLike, index), dtype=np.int64))
     except (TypeError, ValueError):  # indices may be names
         return np.full(len(index) if isinstance(index, list) else 1, -1, np.int64)

@@ -23,7 +23,7 @@ from lightning_sagemaker.data.captured import Capture, Captured
 from lightning_sagemaker.data.dealing import as_bits, is_counted, numbers_of
 from lightning_sagemaker.data.redrawn import Begun, redrawn
 from lightning_sagemaker.data.seen import OTHERS, Seen
-from lightning_sagemaker.data.worker_states import WorkerStates, has_workers, restores_workers
+from lightning_sagemaker.data.worker_states import Loader, WorkerStates, has_workers, restores_workers
 from lightning_sagemaker.data.written import read, read_rest, written_rest
 
 Position = dict[str, Any]
@@ -79,7 +79,7 @@ class Watch:
         self._birth: Captured | None = None
         self._order: Captured | None = None
         self.workers = WorkerStates((getattr(loader, "snapshot_every_n_steps", 1) or 0) if has_state(loader) else 1)
-        self.within: Sequence[Any] = ()
+        self.within: Sequence[Loader] = ()
         self.seen = Seen()
         self._issued: list[npt.NDArray[np.int64]] = []
         self._taken = self._iterations = self._yielded = self._drawn = self._dealt_after = 0
@@ -101,7 +101,7 @@ class Watch:
         if not self.seen.equals(wanted.get("seen")):
             self._report(f"{type(self.loader).__name__} {OTHERS}")
 
-    def reads_again(self, own: Any) -> bool:
+    def reads_again(self, own: object) -> bool:
         """Whether workers of a resumed run read their part of the epoch from its beginning: they draw as at first."""
         if has_state(self.loader):
             return self.is_iterable and not restores_workers(own)
