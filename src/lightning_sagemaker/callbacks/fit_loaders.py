@@ -15,6 +15,7 @@ from lightning_sagemaker.data.dealing import batch_size_of, is_counted, remainin
 from lightning_sagemaker.data.epoch_end import pass_end
 from lightning_sagemaker.data.evaluated import before_evaluation, put_before_evaluation
 from lightning_sagemaker.data.position import Position, Watch, has_state
+from lightning_sagemaker.data.run_late import length_of
 from lightning_sagemaker.data.tracked import iterates_as_torch, release, watch
 
 if TYPE_CHECKING:
@@ -49,8 +50,9 @@ class FitLoaders:
     def watch_training(self, combined: CombinedLoader) -> None:
         """Track the loaders of training, before they are iterated."""
         self._training = self._watch(combined)
+        is_prefetched = any(length_of(watched.loader) is None for watched in self._training)
         for watched in self._training:
-            watched.deferred = self._deferred
+            watched.deferred, watched.is_prefetched = self._deferred, is_prefetched
             if (limit := limit_of(watched)) is not None:
                 self._report(limit)
 

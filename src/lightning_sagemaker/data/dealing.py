@@ -41,6 +41,11 @@ def as_bits(taken: Integers, size: int) -> torch.Tensor:
     return torch.from_numpy(np.packbits(marks))
 
 
+def _marks(taken: torch.Tensor, size: int) -> npt.NDArray[np.bool_]:
+    """The reverse of :func:`as_bits`."""
+    return np.unpackbits(taken.numpy(), count=size).astype(bool)
+
+
 def united(parts: Sequence[torch.Tensor | None]) -> torch.Tensor | None:
     """The union of the processes' consumed samples; None if it is unknown for one."""
     known = [part for part in parts if part is not None]
@@ -73,9 +78,11 @@ def remaining(
     if type(loader.batch_sampler) is not BatchSampler:
         return None
     if type(sampler) is DistributedSampler:
-        rest = _order_of(sampler)[done:]
+        rest = _order_of(sampler)
+        # Without a record the epoch was in this order; with one, as of one process, which had no such sampler, in another.
+        rest = rest[done:] if taken is None else rest[~_marks(taken, len(sampler.dataset))[rest]]  # type: ignore[arg-type]
     elif taken is not None and _gives_each_once(loader, place["num_replicas"]):
-        rest = np.flatnonzero(np.unpackbits(taken.numpy(), count=len(loader.dataset)) == 0)  # type: ignore[arg-type]
+        rest = np.flatnonzero(~_marks(taken, len(loader.dataset)))  # type: ignore[arg-type]
         if isinstance(sampler, RandomSampler):
             rest = np.random.Generator(np.random.PCG64([epoch, done])).permutation(rest)
     else:
@@ -122,9 +129,9 @@ def _batches(rest: Integers, place: dict[str, int], done: int, batch_size: int, 
     return batches[:-1] if drop_last and len(batches[-1]) < batch_size else batches
 
 
-def numbers_of(index: Any) -> npt.NDArray[np.int64]:
+def numbers_of(index: object) -> npt.NDArray[np.int64]:
     """The sample indices of a batch; -1 for what is no number."""
     try:
-        return np.atleast_1d(np.asarray(index, dtype=np.int64))
+        return np.atleast_1d(np.asarray(cast(npt.ArrayLike, index), dtype=np.int64))
     except (TypeError, ValueError):  # indices may be names
         return np.full(len(index) if isinstance(index, list) else 1, -1, np.int64)

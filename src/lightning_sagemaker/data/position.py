@@ -23,7 +23,7 @@ from lightning_sagemaker.data.captured import Capture, Captured
 from lightning_sagemaker.data.dealing import as_bits, is_counted, numbers_of
 from lightning_sagemaker.data.redrawn import Begun, redrawn
 from lightning_sagemaker.data.seen import OTHERS, Seen
-from lightning_sagemaker.data.worker_states import WorkerStates, has_workers, restores_workers
+from lightning_sagemaker.data.worker_states import Loader, WorkerStates, has_workers, restores_workers
 from lightning_sagemaker.data.written import read, read_rest, written_rest
 
 Position = dict[str, Any]
@@ -59,6 +59,7 @@ class Watch:
         deferred: Whether an iteration that starts now would be discarded, as a checkpoint will set its start.
         mark: Transforms the indices of each batch; its second argument is the batch's number in the epoch.
         workers: States of the workers, also of those of loaders ``within`` this one.
+        is_prefetched: Whether Lightning fetches a batch ahead, as it does not know the length of one of the loaders.
         iterable, is_custom: What is iterated in the loader's place; whether that is not as torch's is.
         passed, begun: The end of the epoch before, until the next begins; how often a loader's own state begins its order.
 
@@ -67,7 +68,7 @@ class Watch:
     def __init__(self, loader: Any, report: Callable[[str], None] = print) -> None:
         self.loader, self.iterable, self._report = loader, loader, report
         self.capture = Capture(loader, is_own=not isinstance(loader, DataLoader))
-        self.deferred = self._said = self._ended = self.is_custom = False
+        self.deferred = self._said = self._ended = self.is_custom = self.is_prefetched = False
         self.mark: Callable[[object, int], object] = lambda batch, _: batch
         self._recent: deque[Position] = deque(maxlen=_KEPT)
         self._wanted: Position | None = None
@@ -78,7 +79,7 @@ class Watch:
         self._birth: Captured | None = None
         self._order: Captured | None = None
         self.workers = WorkerStates((getattr(loader, "snapshot_every_n_steps", 1) or 0) if has_state(loader) else 1)
-        self.within: Sequence[Any] = ()
+        self.within: Sequence[Loader] = ()
         self.seen = Seen()
         self._issued: list[npt.NDArray[np.int64]] = []
         self._taken = self._iterations = self._yielded = self._drawn = self._dealt_after = 0
@@ -96,11 +97,11 @@ class Watch:
         return any(getattr(one, "persistent_workers", False) for one in (self.loader, *self.within))
 
     def have_read_again(self, wanted: Position) -> None:
-        """Report batches that are others than when they were read first."""
+        """Report batches that are others than at first."""
         if not self.seen.equals(wanted.get("seen")):
             self._report(f"{type(self.loader).__name__} {OTHERS}")
 
-    def reads_again(self, own: Any) -> bool:
+    def reads_again(self, own: object) -> bool:
         """Whether workers of a resumed run read their part of the epoch from its beginning: they draw as at first."""
         if has_state(self.loader):
             return self.is_iterable and not restores_workers(own)
@@ -152,7 +153,7 @@ class Watch:
         """Which samples this iteration has returned; None if a number suffices, or it is unknown."""
         issued = self._issued[: max(0, yielded - self._dealt_after)]
         dataset: Any = self.loader.dataset if isinstance(self.loader, DataLoader) else None  # others have no indices
-        if self.is_iterable or not hasattr(dataset, "__len__") or is_counted(self.loader):
+        if not hasattr(dataset, "__len__") or not self._records():
             return None
         bits = as_bits(np.concatenate([np.zeros(0, np.int64), *issued]), len(dataset))
         return bits if self._bits_before is None else bits | self._bits_before
@@ -181,7 +182,8 @@ class Watch:
     def _now(self) -> Position:
         facts: Position = {"taken": self._taken, "iteration": self._iterations, "yielded": self._yielded}
         facts |= {"begun": self.begun, "birth": self._birth, "order": self._order, "seen": self.seen.checksum}
-        return {**facts, "states": self.workers.kept, "began": self.workers.began}
+        facts |= {"states": self.workers.kept, "began": self.workers.began, "outlived": self.workers.outlived}
+        return facts
 
     def own_state(self) -> Any:
         """The loader's own state; None if it has none."""
@@ -202,10 +204,6 @@ class Watch:
     def is_sought(self) -> bool:
         """Whether the next iteration starts at a position."""
         return self._wanted is not None
-
-    def pass_end(self, position: Position) -> None:
-        """Record where the previous epoch ended, until the next iteration begins."""
-        self.passed = position
 
     def seek_rest(self, batches: Sequence[Any], done: int, bits: torch.Tensor | None) -> None:
         """Start the next iteration after ``done`` batches of an epoch, with these batches.
@@ -228,10 +226,9 @@ class Watch:
         self._begin_iteration()
         if wanted is None:
             self._birth = self.capture.take()
-            if not (self.is_persistent and any(has_workers(one) for one in (self.loader, *self.within))):
-                self.workers.begin({}, {})
+            self.workers.start(self.is_persistent and any(has_workers(one) for one in (self.loader, *self.within)))
             return None
-        self._birth = wanted["birth"]
+        self._birth, self.workers.outlived = wanted["birth"], wanted.get("outlived", False)
         self.workers.begin(wanted["began" if self.reads_again(wanted["own"]) else "states"], wanted["began"])
         self._outer = random_state()
         self.capture.put(wanted["birth"])
@@ -256,7 +253,7 @@ class Watch:
         self._ended = True
 
     def end_birth(self) -> None:
-        """Restore the run's random states after an iterator was created."""
+        """Restore the run's random states, after an iterator was created."""
         if self._outer is not None:
             restore_random_state(self._outer)
             self._outer = None
@@ -313,8 +310,11 @@ class Watch:
             self._issue(index)
             yield index
 
+    def _records(self) -> bool:  # their number is not enough, or was not when the epoch was dealt
+        return not self.is_iterable and (self._bits_before is not None or not is_counted(self.loader))
+
     def _issue(self, index: Any) -> None:
-        if not self.is_iterable and not is_counted(self.loader):
+        if self._records():
             self._issued.append(numbers_of(index))
 
 

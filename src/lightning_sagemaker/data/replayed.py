@@ -25,6 +25,7 @@ class Replaying(InOrder):
 
     _kind: Any
     _seeds: RandomState | None = None
+    _created = 0
 
     def __iter__(self) -> Any:
         return _begin(getattr(self, WATCH), super().__iter__)
@@ -33,6 +34,7 @@ class Replaying(InOrder):
         """A generator creates its iterator, which draws a seed for the workers, with the first batch only."""
         states = getattr(self, WATCH).workers
         states.begins_again()
+        self._created += 1
         seeds, self._seeds = self._seeds, None
         if seeds is None:
             return with_states(states, self, super()._get_iterator)
@@ -78,6 +80,7 @@ def _begin(watched: Watch, begin: Callable[[], Iterator[Any]]) -> Iterator[Any]:
         if wanted is None and passed is not None:
             start_at(watched, passed)
         with drawn_once(watched, wanted or passed) as start_orders, not_restarting(watched.loader):
+            created = getattr(watched.loader, "_created", 0)
             watched.workers.begins_again = _undoing(watched, start_orders) if passed is not None else lambda: None
             batches = begin()
             watched.workers.begins_again = lambda: None
@@ -87,10 +90,11 @@ def _begin(watched: Watch, begin: Callable[[], Iterator[Any]]) -> Iterator[Any]:
         watched.skip(wanted)
         if isinstance(watched.loader, DataLoader) and not watched.is_iterable:  # which reads nothing again
             watched.capture.put_data(wanted["now"])
-        if runs_late(batches) and isinstance(watched.loader, Replaying):
+        if runs_late(batches) and isinstance(watched.loader, Replaying) and watched.loader._created == created:
             watched.loader._seeds = wanted["birth"]["random"]
         if is_after_last(watched, batches, wanted):
             begin_after_last(watched, batches, wanted)
+            watched.passed = wanted
             return iter(())
     elif wanted is not None:
         _read_again(watched, batches, wanted)

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import Any
 
 from lightning_sagemaker.data.captured import Captured
 from lightning_sagemaker.data.position import Position, Watch, has_state
 from lightning_sagemaker.data.run_late import begin_after_last
 from lightning_sagemaker.data.worker_states import has_workers
+
+_RESTARTS = "restart_on_stop_iteration"
 
 
 def due_of(watched: Watch, position: Position | None) -> dict[int, Captured]:
@@ -21,7 +22,7 @@ def due_of(watched: Watch, position: Position | None) -> dict[int, Captured]:
     return {int(worker): state for worker, state in states.items()}
 
 
-def take_end(watched: Watch, end: Position, begin: Callable[[], Iterator[Any]]) -> None:
+def take_end(watched: Watch, end: Position, begin: Callable[[], Iterator[object]]) -> None:
     """Have a loader take its state of an epoch's end now, which it has loaded, if its next iteration would begin there.
 
     Lightning stops before the end of a loader whose length it knows; ``torchdata.nodes.Loader`` restarts itself after it.
@@ -32,7 +33,7 @@ def take_end(watched: Watch, end: Position, begin: Callable[[], Iterator[Any]]) 
             batches = begin()
         begin_after_last(watched, batches, end)
     watched.capture.put_objects(end["now"])
-    watched.pass_end(end)
+    watched.passed = end
 
 
 def start_at(watched: Watch, end: Position) -> None:
@@ -43,7 +44,7 @@ def start_at(watched: Watch, end: Position) -> None:
 
 
 @contextlib.contextmanager
-def not_restarting(loader: Any) -> Iterator[None]:
+def not_restarting(loader: object) -> Iterator[None]:
     """Context in which ``torchdata.nodes.Loader`` takes a state as it is, without looking for a batch after it.
 
     Such a batch is drawn too early; and after an epoch's end it would draw an order, and then another one.
@@ -51,12 +52,12 @@ def not_restarting(loader: Any) -> Iterator[None]:
     if not _restarts(loader):
         yield
         return
-    loader.restart_on_stop_iteration = False
+    setattr(loader, _RESTARTS, False)
     try:
         yield
     finally:
-        loader.restart_on_stop_iteration = True
+        setattr(loader, _RESTARTS, True)
 
 
-def _restarts(loader: Any) -> bool:
-    return bool(getattr(loader, "restart_on_stop_iteration", False))
+def _restarts(loader: object) -> bool:
+    return bool(getattr(loader, _RESTARTS, False))

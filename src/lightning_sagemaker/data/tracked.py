@@ -25,7 +25,7 @@ from lightning_sagemaker.data.in_order import InOrder, report_order
 from lightning_sagemaker.data.position import WATCH, Position, Watch
 from lightning_sagemaker.data.redrawn import Begun
 from lightning_sagemaker.data.replayed import Replaying, TrackedIterable
-from lightning_sagemaker.data.worker_states import end_workers, loaders_within, put_within, release_within
+from lightning_sagemaker.data.worker_states import end_workers, has_workers, loaders_within, put_within, release_within
 
 require(DataLoader, "_get_iterator", "_index_sampler")
 require(_MultiProcessingDataLoaderIter, "_try_put_index", "_reset", "_get_data")
@@ -48,6 +48,11 @@ def watch(loader: Any, report: Callable[[str], None]) -> tuple[Any, Watch]:
     watched = Watch(loader, report)
     if not isinstance(loader, DataLoader):
         watched.is_custom, watched.within = True, loaders_within(loader)
+        if any(has_workers(one) for one in watched.within):
+            report(
+                f"{type(loader).__name__} has started workers before the training: a resumed run starts them anew, and may"
+                " read other samples. HINT: create the iterator with the first batch, as by yield in __iter__."
+            )
         for place, one in enumerate(watched.within):
             put_within(one, watched.workers, place)
         watched.iterable = TrackedIterable(loader, watched)
@@ -179,7 +184,7 @@ class _Counting:
         self._watch: Watch = getattr(loader, WATCH)
         self._again = again if again is not None and again["yielded"] else None
         self._ahead: Any = None
-        self._notes = self._watch.is_iterable and not loader.num_workers
+        self._notes = not loader.num_workers and (self._watch.is_iterable or self._watch.is_prefetched)
 
     def catch_up(self) -> None:
         """Re-read the consumed batches, unless that has been done."""
@@ -210,6 +215,8 @@ class _InProcess(_Counting, _SingleProcessDataLoaderIter):
     def __init__(self, loader: Any, wanted: Position | None) -> None:
         is_iterable = getattr(loader, WATCH).is_iterable
         self.begin_counting(loader, wanted if is_iterable else None)
+        if wanted is not None and not is_iterable:
+            self._ahead = wanted["ahead"]
         super().__init__(loader)
 
 

@@ -8,10 +8,10 @@ within another one, as in webdataset's ``WebLoader``.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
+import torch
 from torch.utils.data import DataLoader
-from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
+from torch.utils.data.dataloader import _BaseDataLoaderIter, _MultiProcessingDataLoaderIter
 
 from lightning_sagemaker._compat.guard import require
 from lightning_sagemaker.data import workers
@@ -20,6 +20,8 @@ from lightning_sagemaker.data.carried import Carried, carrying
 from lightning_sagemaker.data.written import written
 
 require(_MultiProcessingDataLoaderIter, "_get_data", "_next_data", "_reset")
+
+Loader = DataLoader[object]
 
 _MOST = 1 << 16
 """More than the workers of one loader: the numbers of another loader's workers follow."""
@@ -36,6 +38,7 @@ class WorkerStates:
         began: Worker -> state before its first batch of this iteration.
         kept: Worker -> state after its last batch that was returned, at the last of these positions.
         due: Worker -> state to start with, for the next workers.
+        outlived: Whether the workers of this iteration are those of the last one.
         begins_again: Called before workers that were just started begin another epoch.
 
     """
@@ -47,7 +50,14 @@ class WorkerStates:
         self.began: dict[int, bytes] = {}
         self.kept: dict[int, bytes] = {}
         self.due: dict[int, Captured] = {}
+        self.outlived = False
         self.begins_again: Callable[[], None] = lambda: None
+
+    def start(self, outlived: bool) -> None:
+        """Start an iteration, with new workers unless they have outlived the last one."""
+        self.outlived = outlived
+        if not outlived:
+            self.begin({}, {})
 
     def begin(self, states: dict[str, Captured], began: dict[str, Captured]) -> None:
         """Start with new workers."""
@@ -58,7 +68,7 @@ class WorkerStates:
         """Start another epoch with the same workers, which have dropped the batches that they had prefetched."""
         self.kept = self._returned = self.began = dict(self._received)
 
-    def take(self, batch: Any, first: int = 0) -> Any:
+    def take(self, batch: object, first: int = 0) -> object:
         """Record a worker's state that a batch carries, and return the batch."""
         if not isinstance(batch, Carried):
             return batch
@@ -71,7 +81,7 @@ class WorkerStates:
         if self._every and returned % self._every == 0:
             self.kept = self._returned
 
-    def receive(self, message: Any, first: int = 0) -> None:
+    def receive(self, message: object, first: int = 0) -> None:
         """Record the state in a message from a worker, whether its batch is returned or not."""
         content = message[-1] if isinstance(message, tuple) else None
         content = content[0] if isinstance(content, tuple) and content else content
@@ -85,15 +95,15 @@ class _Taking:
     _states: WorkerStates
     _first: int
 
-    def _next_data(self) -> Any:
+    def _next_data(self) -> object:
         return self._states.take(super()._next_data(), self._first)  # type: ignore[misc]
 
-    def _get_data(self) -> Any:
-        found = super()._get_data()  # type: ignore[misc]
+    def _get_data(self) -> object:
+        found: object = super()._get_data()  # type: ignore[misc]
         self._states.receive(found, self._first)
         return found
 
-    def _reset(self, loader: Any, first_iter: bool = False, **options: Any) -> None:
+    def _reset(self, loader: object, first_iter: bool = False, **options: object) -> None:
         if not first_iter:
             self._states.begins_again()
         super()._reset(loader, first_iter, **options)  # type: ignore[misc]
@@ -101,7 +111,9 @@ class _Taking:
             self._states.begin_again()
 
 
-def with_states(states: WorkerStates, loader: Any, create: Callable[[], Any], place: int = 0) -> Any:
+def with_states(
+    states: WorkerStates, loader: Loader, create: Callable[[], _BaseDataLoaderIter], place: int = 0
+) -> _BaseDataLoaderIter:
     """An iterator whose workers start with :attr:`WorkerStates.due` and send their states.
 
     Args:
@@ -116,12 +128,18 @@ def with_states(states: WorkerStates, loader: Any, create: Callable[[], Any], pl
     states.due = {worker: state for worker, state in states.due.items() if worker - first not in due}
     if not loader.num_workers:
         return create()
-    with carrying(loader, due), workers.signals_held(loader.multiprocessing_context):
-        iterator = create()
+    generator = loader.generator
+    if states.outlived:  # torch drew no seed for workers that had been started before
+        loader.generator = torch.Generator()
+    try:
+        with carrying(loader, due), workers.signals_held(loader.multiprocessing_context):
+            iterator = create()
+    finally:
+        loader.generator = generator
     workers.end_quickly(iterator)
     if all(hasattr(iterator, name) for name in ("_get_data", "_next_data", "_reset")):
         kind = type(iterator)
-        iterator._states, iterator._first = states, first
+        vars(iterator).update(_states=states, _first=first)
         iterator.__class__ = type(kind.__name__, (_Taking, kind), {"__module__": kind.__module__})
     return iterator
 
@@ -129,17 +147,17 @@ def with_states(states: WorkerStates, loader: Any, create: Callable[[], Any], pl
 class Within(DataLoader[object]):
     """Mixed into the class of a loader within another one."""
 
-    _kind: Any
+    _kind: type
     _outer: tuple[WorkerStates, int]
 
-    def _get_iterator(self) -> Any:
+    def _get_iterator(self) -> _BaseDataLoaderIter:
         states, place = self._outer
         return with_states(states, self, super()._get_iterator, place)
 
 
-def loaders_within(loader: object) -> list[Any]:
+def loaders_within(loader: object) -> list[Loader]:
     """The loaders that a loader of another kind iterates over: in its attributes, and in lists there."""
-    found: dict[int, Any] = {}
+    found: dict[int, Loader] = {}
     for value in _values(loader, 2):
         if isinstance(value, DataLoader):
             found[id(value)] = value
@@ -154,7 +172,7 @@ def _values(owner: object, depth: int) -> Iterator[object]:
                 yield from _values(one, depth - 1)
 
 
-def put_within(loader: Any, states: WorkerStates, place: int) -> None:
+def put_within(loader: Loader, states: WorkerStates, place: int) -> None:
     """Have the workers of a loader within another one send their states."""
     kind = type(loader)
     facts = {
@@ -165,7 +183,7 @@ def put_within(loader: Any, states: WorkerStates, place: int) -> None:
     loader.__class__ = type(kind.__name__, (Within, kind), facts)
 
 
-def release_within(loader: Any) -> None:
+def release_within(loader: Loader) -> None:
     """Undo :func:`put_within`."""
     if isinstance(loader, Within):
         end_workers(loader)
@@ -194,9 +212,10 @@ def has_workers(loader: object) -> bool:
     return isinstance(loader, DataLoader) and getattr(loader, "_iterator", None) is not None
 
 
-def end_workers(loader: Any) -> None:
+def end_workers(loader: object) -> None:
     """End workers that outlive an epoch, which are at another position than the one to start from."""
-    if has_workers(loader):
-        if hasattr(loader._iterator, "_shutdown_workers"):
-            loader._iterator._shutdown_workers()
+    if isinstance(loader, DataLoader):
+        iterator = getattr(loader, "_iterator", None)
+        if iterator is not None and hasattr(iterator, "_shutdown_workers"):
+            iterator._shutdown_workers()
         loader._iterator = None
