@@ -212,6 +212,7 @@ def test_asked_to_recover_a_script_that_cannot_is_refused():
     [
         callbacks.EMAWeightAveraging(),
         callbacks.StochasticWeightAveraging(0.01),
+        callbacks.ModelPruning("l1_unstructured"),
         callbacks.BackboneFinetuning(verbose=False),
         callbacks.LearningRateFinder(),
     ],

@@ -21,7 +21,6 @@ from lightning_sagemaker.callbacks.fit_entries import FitEntry, RankState
 from lightning_sagemaker.callbacks.fit_state import FitState
 from lightning_sagemaker.checkpoint.attributes import Held
 from lightning_sagemaker.checkpoint.metric_state import of_lost_rank
-from lightning_sagemaker.checkpoint.pruned_weights import prune_as, pruned_weights
 from lightning_sagemaker.checkpoint.records import package_of
 from lightning_sagemaker.recovery import data_shards
 from lightning_sagemaker.recovery.bars import is_bar
@@ -156,7 +155,6 @@ class HeldState:
         self.attributes.put(self._plain)  # discards the changes of the step in flight
         return {
             **(self.weights() if self._replicas is None else {}),
-            "pruned": pruned_weights(trainer),
             "precision": trainer.precision_plugin.state_dict(),
             "held": self._held,
             "attributes": self.attributes.changed(),
@@ -191,7 +189,6 @@ class HeldState:
 
         """
         trainer = self._trainer
-        prune_as(trainer, state["pruned"])
         if self._replicas is None:
             self.put_weights(state)
         trainer.precision_plugin.load_state_dict(state["precision"])

@@ -18,6 +18,7 @@ _REFUSED = {
     "BatchSizeFinder": "a replacement cannot run its trials while the others train",
     "WeightAveraging": "it keeps its own weights, which a replacement would not have",
     "StochasticWeightAveraging": "it keeps its own weights, which a replacement would not have",
+    "ModelPruning": "a replacement would not have its masks",
     "BaseFinetuning": "a replacement's parameter groups would differ from those of ranks that have unfrozen some",
 }
 """Unsupported Lightning callbacks: name -> reason."""
