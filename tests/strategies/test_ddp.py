@@ -2,13 +2,17 @@
 """LightningCLI configures the strategies as it does Lightning's."""
 
 from datetime import timedelta
+from unittest import mock
 
 import pytest
+import torch
 from jsonargparse import ArgumentParser
 from lightning.fabric import strategies as fabric_strategies
 from lightning.pytorch import strategies
+from lightning.pytorch.accelerators import CPUAccelerator
 from lightning.pytorch.cli import LightningCLI
 from lightning.pytorch.demos.boring_classes import BoringDataModule, BoringModel
+from lightning.pytorch.plugins.environments import LightningEnvironment
 
 import lightning_sagemaker
 from lightning_sagemaker.strategies.trainer_defaults import JobDefaults
@@ -64,3 +68,35 @@ def configured(name: str, **options: object) -> JobDefaults:
     chosen = {"class_path": f"lightning_sagemaker.{name}", "init_args": options}
     settings = {"strategy": chosen, "accelerator": "cpu", "devices": 2, "logger": False}
     return LightningCLI(BoringModel, BoringDataModule, run=False, args={"trainer": settings}).trainer.strategy
+
+
+@pytest.mark.parametrize(
+    ("name", "stock"),
+    [
+        ("SageMakerDDPStrategy", strategies.DDPStrategy),
+        ("SMDDPStrategy", strategies.DDPStrategy),
+        ("FabricSageMakerDDPStrategy", fabric_strategies.DDPStrategy),
+        ("FabricSMDDPStrategy", fabric_strategies.DDPStrategy),
+    ],
+)
+def test_ranks_are_known_without_a_trainer(name, stock, monkeypatch):
+    """A script may start processes itself, and call ``setup_environment`` in each."""
+    monkeypatch.setattr("lightning.pytorch.utilities.rank_zero.rank_zero_only.rank", 0)
+    joined = [joins(kind) for kind in (stock, getattr(lightning_sagemaker, name))]
+    assert joined[0] == joined[1] == {"rank": 0, "world_size": 2, "timeout": timedelta(seconds=9), "device_id": None}
+
+
+def joins(kind: type) -> dict[str, object]:
+    """How the first of two processes joins the process group."""
+    strategy = kind(
+        accelerator=CPUAccelerator(),
+        parallel_devices=[torch.device("cpu")] * 2,
+        cluster_environment=LightningEnvironment(),
+        process_group_backend="gloo",
+        timeout=timedelta(seconds=9),
+        start_method="fork",
+    )
+    with mock.patch("torch.distributed.init_process_group") as init, mock.patch("atexit.register"):
+        strategy.setup_environment()
+    assert [call.args for call in init.call_args_list] == [("gloo",)]
+    return init.call_args.kwargs

@@ -101,9 +101,9 @@ class SageMakerDDPStrategy(MayRecover, _ServesOneProcess, ReducedGradients, JobD
 
     @override
     def setup_distributed(self) -> None:
+        self.set_world_ranks()  # only a Trainer does it before; until then the environment may say one process
         if self._is_alone:
             reset_seed()  # as DDP does, so that a single rank draws the same random numbers
-            self.set_world_ranks()
         else:
             super().setup_distributed()
 
@@ -150,10 +150,10 @@ class FabricSageMakerDDPStrategy(
 
     @override
     def _setup_distributed(self) -> None:
+        self._set_world_ranks()  # only a Fabric does it before
         if not self._is_alone:
             super()._setup_distributed()
             return
-        self._set_world_ranks()
         self._backward_sync_control: Any = _NothingToSync()
 
     @override
