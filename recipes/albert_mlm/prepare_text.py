@@ -20,11 +20,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+
 from lightning_sagemaker import SageMakerJob
 from lightning_sagemaker.cores import available_cores
 from lightning_sagemaker.errors import CommandError
 from lightning_sagemaker.option_types import integer
 from lightning_sagemaker.recipes._common.data.cache import default_cache, settings_key
+from lightning_sagemaker.recipes._common.data.ranges import check_range
 from lightning_sagemaker.recipes._common.data.remote import RemoteFolder, Upload, is_remote
 from lightning_sagemaker.recipes._common.data.unigram import SPECIAL_TOKENS
 from lightning_sagemaker.recipes._common.data.verify import verify
@@ -45,7 +48,11 @@ def main(arguments: Sequence[str]) -> int:
 
     """
     args = _parser().parse_args(arguments)
+    if not (args.input and args.output):  # of a variable of a shell that is not set: the current folder
+        raise CommandError("INPUT or OUTPUT is an empty text. HINT: give both.")
     try:
+        check_range("val_fraction", args.val_fraction, 0.0, 0.5)
+        check_range("test_fraction", args.test_fraction, 0.0, 0.5)
         if args.verify:
             return verify(args.output)
         dataset = {"dataset_config": args.dataset_config, "text_column": args.text_column}
@@ -67,7 +74,7 @@ def main(arguments: Sequence[str]) -> int:
             staging = staging_folder(args.output, args.staging)
             return prepare_remote(preparation, RemoteFolder(args.output), staging, args.workers)
         return _prepare(preparation, Path(args.output), args.workers)
-    except ValueError as error:
+    except (ValueError, MisconfigurationException) as error:
         raise CommandError(_as_options(str(error))) from error
 
 

@@ -240,3 +240,18 @@ def test_a_user_without_a_home_has_a_cache(monkeypatch):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(pwd, "getpwuid", {}.__getitem__)  # as in containers that run under any user id
     assert default_cache(SageMakerJob.local(), "x").is_relative_to(tempfile.gettempdir())
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["", "x"], "INPUT or OUTPUT is an empty text"),  # all text of the current folder was prepared
+        (["builtin", ""], "INPUT or OUTPUT is an empty text"),
+        (["builtin", "x", "--val-fraction", "nan"], "--val-fraction=nan was set. HINT: it must be between 0 and 0.5"),
+        (["builtin", "x", "--tokenizer", "/nowhere", "--workers", "0"], "no model or tokenizer can be loaded"),
+    ],
+)
+def test_what_cannot_be_prepared_is_one_sentence(words, said, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(CommandError, match=said):
+        prepare_text.main(words)
