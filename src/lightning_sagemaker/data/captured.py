@@ -9,7 +9,6 @@ restored before it is repeated, these give the same order again.
 from __future__ import annotations
 
 import functools
-import hashlib
 import io
 import types
 from collections import deque
@@ -295,7 +294,9 @@ def _like(value: Any, numbers: torch.Tensor) -> Any:
     return numbers.numpy() if isinstance(value, np.ndarray) else numbers
 
 
-def _digest(order: Any) -> int | bytes:
+def _digest(order: Any) -> int:
+    """A hash, which is another one in other processes."""
     if isinstance(order, list):
         return hash(tuple(order))
-    return hashlib.blake2b(_numbers(order).numpy().tobytes(), digest_size=16).digest()
+    array = order if isinstance(order, np.ndarray) else _numbers(order).numpy()
+    return hash(array.tobytes())
