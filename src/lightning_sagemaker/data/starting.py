@@ -40,6 +40,7 @@ def start_at(watched: Watch, end: Position) -> None:
     """Start workers that outlive an epoch, of a loader with its own state, at its end."""
     if watched.is_persistent and has_state(watched.loader) and not has_workers(watched.loader):
         watched.workers.begin(end["states"], end["began"])
+        watched.workers.outlived = True  # what their start draws is undone
         watched.workers.due = due_of(watched, end)
 
 
