@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter, _MultiProcessingDataLoaderIter
 
 from lightning_sagemaker._compat.guard import require
+from lightning_sagemaker.checkpoint.static_view import own_attributes
 from lightning_sagemaker.data import workers
 from lightning_sagemaker.data.captured import Captured
 from lightning_sagemaker.data.carried import Carried, carrying
@@ -25,6 +26,8 @@ Loader = DataLoader[object]
 
 _MOST = 1 << 16
 """More than the workers of one loader: the numbers of another loader's workers follow."""
+_ENTRIES = 64
+"""Maximum entries of a list that are searched for loaders: lists of stages are short, and those of samples are not."""
 
 
 class WorkerStates:
@@ -165,8 +168,8 @@ def loaders_within(loader: object) -> list[Loader]:
 
 
 def _values(owner: object, depth: int) -> Iterator[object]:
-    for value in vars(owner).values() if hasattr(owner, "__dict__") else ():
-        for one in value if isinstance(value, (list, tuple)) else (value,):
+    for value in own_attributes(owner).values():
+        for one in value[:_ENTRIES] if isinstance(value, (list, tuple)) else (value,):
             yield one
             if depth and not isinstance(one, (DataLoader, type)):
                 yield from _values(one, depth - 1)
