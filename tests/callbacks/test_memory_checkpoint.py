@@ -9,6 +9,7 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch.utils.data import DataLoader
 
 from lightning_sagemaker import MemoryCheckpoint
+from tests.skips import needs_shards
 
 
 def trainer(*callbacks: MemoryCheckpoint, **options: object) -> Trainer:
@@ -34,6 +35,7 @@ def test_a_wrong_interval_is_refused():
         MemoryCheckpoint(0)
 
 
+@needs_shards
 @pytest.mark.parametrize("before", ["nothing", "a finder's trial", "a named checkpoint"])
 def test_only_a_fit_that_was_given_its_checkpoint_makes_no_copies(tmp_path, before, monkeypatch, recwarn):
     steps = []

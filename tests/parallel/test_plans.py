@@ -37,17 +37,22 @@ def test_every_block_is_shared_and_nothing_else(name, columns, rows):
 
 
 def test_what_each_rank_has_complete_but_uses_for_its_own_heads_is_summed():
-    """The norms of queries and keys, and a rotary key that all heads share, as transformers' own plans say."""
+    """The norms of queries and keys, and a rotary key that all heads share, whether transformers' plans name them or not."""
     heads = {"num_key_value_heads": 4, "head_dim": 8}
-    qwen = tensor_plan(transformers.Qwen3ForCausalLM(transformers.Qwen3Config(**SIZES, **heads)), 2)
-    assert sorted({path.rpartition(".")[2] for path, style in qwen.items() if style == SUMMED}) == ["k_norm", "q_norm"]
+    qwen = transformers.Qwen3ForCausalLM(transformers.Qwen3Config(**SIZES, **heads))
+    glm = transformers.Glm4MoeForCausalLM(transformers.Glm4MoeConfig(**SIZES, **heads, use_qk_norm=True))
+    for model in (qwen, glm):
+        plan = tensor_plan(model, 2)
+        assert sorted({path.rpartition(".")[2] for path, style in plan.items() if style == SUMMED}) == [
+            "k_norm",
+            "q_norm",
+        ]
     latent = {"kv_lora_rank": 16, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 8, "q_lora_rank": None}
     experts = {"n_routed_experts": 2, "num_experts_per_tok": 2, "moe_intermediate_size": 8}
     config = transformers.DeepseekV2Config(**SIZES, num_key_value_heads=4, **latent, **experts)
     deepseek = tensor_plan(transformers.DeepseekV2ForCausalLM(config), 2)
     tails = [path for path, style in deepseek.items() if style == SUMMED_TAIL]
-    if "mla_kv_a_proj" in config.base_model_tp_plan.values():  # older releases of transformers have no plan of it
-        assert tails == [f"model.layers.{layer}.self_attn.kv_a_proj_with_mqa" for layer in range(2)]
+    assert tails == [f"model.layers.{layer}.self_attn.kv_a_proj_with_mqa" for layer in range(2)]
 
 
 def test_each_model_follows_its_own_plan():

@@ -103,6 +103,7 @@ def _plan_models(module: nn.Module, path: str, degree: int, found: dict[str, str
         patterns = PLANS.get(config.model_type) or _patterns(getattr(config, "base_model_tp_plan", None))
         plan = _matching(module, f"{path}." if path else "", patterns) if patterns else {}
         if plan:
+            _add_shared_by_heads(module, path, config, plan)
             _check_sizes(config, degree)
             found.update(plan)
             return
@@ -118,6 +119,26 @@ def _matching(model: nn.Module, prefix: str, patterns: Mapping[str, str]) -> dic
                 plan |= _placed(module, prefix + path, style)
     split = {_owner(path) for path, style in plan.items() if style == COLUMNS}
     return {path: style for path, style in plan.items() if style in (COLUMNS, ROWS) or _owner(path) in split}
+
+
+_NORMS, _LATENT = ("q_norm", "k_norm", "v_norm"), "kv_a_proj_with_mqa"
+"""Modules that the plans of many models, and of all before transformers 5, do not name."""
+
+
+def _add_shared_by_heads(model: nn.Module, path: str, config: Any, plan: dict[str, str]) -> None:
+    """Add what the heads of an attention share to a plan that shards them, and does not name it."""
+    heads = getattr(config, "num_attention_heads", 1)
+    size = getattr(config, "head_dim", None) or getattr(config, "hidden_size", 0) // heads
+    for owner in dict.fromkeys([_owner(name) for name, style in plan.items() if style == COLUMNS]):
+        attention = model.get_submodule(owner[len(path) :].removeprefix("."))
+        for name, module in attention.named_children():
+            place, shapes = f"{owner}.{name}", {tuple(one.shape) for one in module.parameters()}
+            if name in _NORMS and shapes == {(size,)}:
+                plan.setdefault(place, SUMMED)
+            elif name == _LATENT:
+                plan.setdefault(place, SUMMED_TAIL)
+        if f"{owner}.q_b_proj" in plan:
+            plan.pop(f"{owner}.q_a_proj", None)  # its whole output is normalized
 
 
 def _owner(path: str) -> str:
