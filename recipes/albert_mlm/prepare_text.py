@@ -48,7 +48,9 @@ def main(arguments: Sequence[str]) -> int:
 
     """
     args = _parser().parse_args(arguments)
-    if not (args.input and args.output):  # of a variable of a shell that is not set: the current folder
+    if not (
+        args.output and (args.input or args.verify)
+    ):  # of a variable of a shell that is not set: the current folder
         raise CommandError("INPUT or OUTPUT is an empty text. HINT: give both.")
     try:
         check_range("val_fraction", args.val_fraction, 0.0, 0.5)

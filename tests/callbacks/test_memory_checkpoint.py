@@ -36,6 +36,7 @@ def test_a_wrong_interval_is_refused():
 
 
 @needs_shards
+@pytest.mark.usefixtures("group_of_one")
 @pytest.mark.parametrize("before", ["nothing", "a finder's trial", "a named checkpoint"])
 def test_only_a_fit_that_was_given_its_checkpoint_makes_no_copies(tmp_path, before, monkeypatch, recwarn):
     steps = []

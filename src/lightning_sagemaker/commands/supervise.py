@@ -240,7 +240,7 @@ def _check(args: argparse.Namespace, place: _Place) -> None:
     if args.coordinator is not None:
         host, _, port = args.coordinator.rpartition(":")
         if not (host and port.isdecimal()):
-            lacks = "port" if host else "host"
+            lacks = "host" if port.isdecimal() else "port"
             raise LaunchError(f"--coordinator {args.coordinator} has no {lacks}. HINT: set HOST:{_PORT}.")
         if not 0 < int(port) < 65536:
             raise LaunchError(f"--coordinator {args.coordinator} has port {port}. HINT: ports go from 1 to 65535.")
