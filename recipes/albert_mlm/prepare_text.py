@@ -48,9 +48,8 @@ def main(arguments: Sequence[str]) -> int:
 
     """
     args = _parser().parse_args(arguments)
-    if not (
-        args.output and (args.input or args.verify)
-    ):  # of a variable of a shell that is not set: the current folder
+    is_given = args.output and (args.input or args.verify)
+    if not is_given:  # an empty text, as of a variable that is not set, would be the current folder
         raise CommandError("INPUT or OUTPUT is an empty text. HINT: give both.")
     try:
         check_range("val_fraction", args.val_fraction, 0.0, 0.5)
