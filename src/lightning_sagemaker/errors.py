@@ -13,7 +13,8 @@ from collections.abc import Iterable
 
 _FEW = 25
 """Names that fit into a message."""
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""Numbers of errors of a full disk, an exhausted quota, or a file that is as long as it may be."""
 
 
 class CommandError(ValueError):
@@ -77,7 +78,7 @@ def about_system(error: OSError) -> str | None:
 
 def is_full(error: OSError) -> bool:
     """Whether a disk, a quota or a file's permitted size was exhausted."""
-    return error.errno in _FULL
+    return error.errno in FULL
 
 
 def _origin(error: BaseException) -> str:

@@ -34,12 +34,13 @@ def test_a_walk_from_above_finds_the_files(data, tmp_path):
     assert sorted(os.listdir(data)) == ["a.csv", "deep", "link"]  # what a script adds and deletes is not the user's
 
 
-def test_a_large_folder_is_linked_as_a_whole(data, tmp_path, monkeypatch):
+def test_a_large_folder_is_linked_as_a_whole_and_one_line_says_so(data, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(channels, "MOST", 3)
     for _ in range(2):
         link_channel(data, tmp_path / "train")
         assert (tmp_path / "train").is_symlink()
         assert (tmp_path / "train" / "deep" / "b.csv").is_file()
+    assert capsys.readouterr().err.count(f"{data.resolve()} has more than 3 files") == 1
 
 
 def test_a_folder_within_the_hosts_own_is_left_alone(data):

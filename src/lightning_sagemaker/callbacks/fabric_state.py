@@ -135,7 +135,7 @@ class FabricState:
         if is_within(loaded):
             self._put_checkpoint()
         batch = loaded["batch"]
-        if batch or loaded.get("loaders") is None or not is_listed(loader):  # otherwise it may be another one
+        if batch or _iterations_in(loaded) is None or not is_listed(loader):  # otherwise it may be another one
             set_iterations(loader, loaded["calls"])
         self._calls = iterations(loader)
         self._set_epoch(watched.loader)
@@ -297,7 +297,7 @@ class FabricState:
         self._data.put(content, self.loaded.get("others", ()), self._fabric.device)
         restore_loop_flags(self._state, self.loaded.get("flags", {}))
         self._restore_ranks(self.loaded)
-        set_all_iterations(self.loaded.get("loaders") or {})
+        set_all_iterations(_iterations_in(self.loaded) or {})
         self._iterations = all_iterations()
         self._at_checkpoint = values_of(self._state, modules=True)
         return self.loaded["epoch"], self.loaded["batch"], self.loaded["step"]
@@ -320,3 +320,9 @@ class FabricState:
                 " loop's body takes batches itself begin anew, so some of their samples are seen twice and others never."
                 " HINT: resume on as many ranks."
             )
+
+
+def _iterations_in(loaded: LoopEntry) -> dict[int, int] | None:
+    """Of all loaders, by place; earlier checkpoints have a list, which is empty if unknown."""
+    found: object = loaded.get("loaders")
+    return (dict(enumerate(found)) or None) if isinstance(found, list) else loaded.get("loaders")

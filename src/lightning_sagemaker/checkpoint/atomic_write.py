@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+from lightning_sagemaker.errors import FULL
 from lightning_sagemaker.job import SageMakerJobError
 
 _DENIED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST)
@@ -71,7 +72,7 @@ def _explain(path: Path, error: Exception, written: int) -> str:
     codes = {cause.errno for cause in causes if isinstance(cause, OSError)}
     place = next((folder for folder in path.parents if folder.exists()), path.parent)
     free = shutil.disk_usage(place).free
-    if codes & {errno.ENOSPC, errno.EDQUOT, errno.EFBIG} or (free < 2**20 and not codes & {errno.ENOENT, *_DENIED}):
+    if codes & {*FULL} or (free < 2**20 and not codes & {errno.ENOENT, *_DENIED}):
         others = [other.stat().st_size for other in path.parent.glob(f"*{path.suffix}") if other.is_file()]
         size = max(written, *others, 0)
         return (

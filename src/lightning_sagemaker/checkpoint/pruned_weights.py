@@ -64,7 +64,7 @@ def pruned_weights(trainer: Trainer) -> Pruned:
 
 
 def prune_as(trainer: Trainer, pruned: Pruned) -> None:
-    """Prune the parameters of a Trainer's module as those of another process are, from its :func:`pruned_weights`."""
+    """Prune the parameters of a Trainer's module as those of another one were, from its :func:`pruned_weights`."""
     for path, (trained, mask, product) in pruned["weights"].items():
         where, _, name = path.rpartition(".")
         child = trainer.lightning_module.get_submodule(where)
@@ -97,10 +97,8 @@ class PrunedWeights:
         checkpoint = loaded_checkpoint(self._trainer)
         self._loaded = checkpoint.get(STATE, {}).get(ENTRY)
         pruned = set() if self._loaded is None else self._loaded["weights"].keys()
-        weights, there = (
-            checkpoint.get("state_dict", {}),
-            {one.path for one in _pruned_in(self._trainer.lightning_module)},
-        )
+        weights = checkpoint.get("state_dict", {})
+        there = {one.path for one in _pruned_in(self._trainer.lightning_module)}
         for path in pruned - there:
             if path + _TRAINED in weights and path + _MASK in weights:
                 weights[path] = weights.pop(path + _TRAINED) * weights.pop(path + _MASK)

@@ -207,11 +207,9 @@ class _Place:
 def _job() -> SageMakerJob:
     """The job; outside of one the ranks that variables still hold are another launcher's, as for torchrun."""
     from lightning_sagemaker.job.hosts import in_container
-    from lightning_sagemaker.job.job import DEFAULT_ROOT, SageMakerJob
-    from lightning_sagemaker.job.source import Source
+    from lightning_sagemaker.job.job import SageMakerJob, source_of
 
-    source = Source(os.environ, Path(os.environ.get("SAGEMAKER_BASE_DIR") or DEFAULT_ROOT))
-    return SageMakerJob.from_environment() if in_container(source) else SageMakerJob.local()
+    return SageMakerJob.from_environment() if in_container(source_of(os.environ)) else SageMakerJob.local()
 
 
 def _place(args: argparse.Namespace) -> _Place:

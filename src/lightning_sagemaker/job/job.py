@@ -168,8 +168,13 @@ class SageMakerJob:
         return cls(num_gpus=gpus, num_cpus=cpus, smddp_version=_smddp_version())
 
 
+def source_of(env: Mapping[str, str], root: str | os.PathLike[str] | None = None) -> Source:
+    """What a job is read from; see :meth:`SageMakerJob.from_environment`."""
+    return Source(env, Path(root or env.get("SAGEMAKER_BASE_DIR") or DEFAULT_ROOT))
+
+
 def _read(env: Mapping[str, str], root: str | os.PathLike[str] | None = None) -> SageMakerJob:
-    source = Source(env, Path(root or env.get("SAGEMAKER_BASE_DIR") or DEFAULT_ROOT))
+    source = source_of(env, root)
     return _read_container(source) if _hosts.in_container(source) else _read_anywhere(source)
 
 

@@ -112,7 +112,7 @@ def fetch_listed(s3: Client, uri: str, folder: Path, limit: int | None = None, l
         if not inside.is_relative_to(folder.resolve()):
             raise LaunchError(f"{uri} lists {name!r}, which points outside its folder. HINT: do not trust it.")
         count += fetch(s3, place, inside, limit)
-        total = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+        total += (folder / name).stat().st_size if (folder / name).is_file() else 0
     return count
 
 

@@ -7,8 +7,10 @@ user's, nor another host's.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import shutil
+import sys
 from pathlib import Path
 
 from lightning_sagemaker.errors import LaunchError
@@ -43,6 +45,7 @@ def link_channel(source: Path, target: Path) -> None:
     entries = list(itertools.islice(source.rglob("*"), MOST + 1))
     target.parent.mkdir(parents=True, exist_ok=True)
     if len(entries) > MOST:
+        _say_symlink(source)
         target.symlink_to(source, target_is_directory=True)
         return
     target.mkdir()
@@ -52,3 +55,13 @@ def link_channel(source: Path, target: Path) -> None:
             place.mkdir()
         else:
             place.symlink_to(path.resolve(), target_is_directory=path.is_dir())
+
+
+@functools.cache
+def _say_symlink(source: Path) -> None:
+    """Once, though each host has the channel."""
+    print(
+        f"lightning-sagemaker: {source} has more than {MOST} files: the hosts' channel is a symlink to it, so a walk from"
+        " input/data does not enter it, and what a script deletes there is yours.",
+        file=sys.stderr,
+    )
