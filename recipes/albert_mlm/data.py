@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -107,16 +107,10 @@ class MLMDataModule(RecipeData):
         val_fraction: Share of articles for validation, if ``validation`` is not given.
         test_fraction: Share of articles for testing, if ``test`` is not given.
         max_documents: Read no more articles of ``text`` than this.
-        per_process_batch_size: Sequences per process and forward pass; instead of the global batch, which then grows
-            with the number of processes.
-        eval_batch_size: Sequences per process and forward pass in evaluation. Default: the global batch, at most 64.
-        num_workers: Loader processes for each training process. auto: on a GPU host the CPU cores per training process,
-            otherwise 0; then adjusted in the first steps if they wait for data.
-        cache_dir: Folder for tokenized text. Default: the user's cache folder, in a training job a temporary one.
         cache_gb: Maximum disk space for streamed text in ``cache_dir`` on each host, in gigabytes.
         on_damage: What to do if prepared text is missing or damaged: ``fail``, or ``skip``: train on other sequences
             instead.
-        seed: Seed of order and masks. Default: the run's (``seed_everything``).
+        batches: See :class:`~lightning_sagemaker.recipes._common.data.data_module.RecipeData`.
 
     Raises:
         MisconfigurationException: If a number is out of range, or batch sizes do not divide.
@@ -142,17 +136,11 @@ class MLMDataModule(RecipeData):
         val_fraction: float = 0.05,
         test_fraction: float = 0.01,
         max_documents: int | None = None,
-        per_process_batch_size: int | None = None,
-        eval_batch_size: int | None = None,
-        num_workers: int | Literal["auto"] | None = "auto",
-        cache_dir: str | None = None,
         cache_gb: float = 32.0,
         on_damage: str = "fail",
-        seed: int | None = None,
+        **batches: Any,
     ) -> None:
-        super().__init__(
-            "albert-mlm", global_batch_size, per_process_batch_size, eval_batch_size, num_workers, cache_dir, seed
-        )
+        super().__init__("albert-mlm", global_batch_size, **batches)
         check_range("sequence_length", sequence_length, 16, 1 << 20)
         check_range("mask_probability", mask_probability, 0.0, 0.5)
         check_range("val_fraction", val_fraction, 0.0, 0.5)

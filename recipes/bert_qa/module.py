@@ -176,7 +176,7 @@ class QuestionAnswerer(FineTunedModule):
 
     def write_predictions(self, folder: Path) -> None:
         """Write ``predictions.json``, ``nbest_predictions.json``, ``null_odds.json``, and ``predictions.csv``."""
-        split = self.data.predicted_split
+        (split,) = self.data.predicted_splits
         self._answers, _ = self._gather(split)
         if self.trainer.is_global_zero:
             self.write_evaluation(folder, "predict")

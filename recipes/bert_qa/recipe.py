@@ -6,28 +6,17 @@ from __future__ import annotations
 from pathlib import Path
 
 from lightning_sagemaker.recipes._common.cli.arguments import Names
-from lightning_sagemaker.recipes._common.cli.options import COMMON_SHORT_NAMES, OWN_OPTIONS
+from lightning_sagemaker.recipes._common.cli.options import FINE_TUNING_SHORT_NAMES, OWN_OPTIONS
 from lightning_sagemaker.recipes._common.cli.recipe import Recipe
 
-SHORT_NAMES = COMMON_SHORT_NAMES | {
-    "dataset_config_name": "data.dataset_config",
-    "dataset_name": "data.train",
+SHORT_NAMES = FINE_TUNING_SHORT_NAMES | {
     "doc_stride": "data.doc_stride",
-    "dropout": "model.dropout",
     "max_answer_length": "model.max_answer_length",
-    "max_eval_samples": "data.max_eval_samples",
-    "max_predict_samples": "data.max_predict_samples",
     "max_query_length": "data.max_query_length",
     "max_seq_length": "data.max_seq_length",
-    "max_train_samples": "data.max_train_samples",
     "n_best_size": "model.n_best_size",
     "null_score_diff_threshold": "model.null_score_threshold",
     "null_score_threshold": "model.null_score_threshold",
-    "pad_to_max_length": "data.pad_to_max_length",
-    "predict_file": "data.predict",
-    "test_file": "data.test",
-    "train_file": "data.train",
-    "validation_file": "data.validation",
     "version_2_with_negative": "data.version_2_with_negative",
 }
 """Hyperparameter names that people use with SageMaker and with transformers' ``run_qa.py``."""

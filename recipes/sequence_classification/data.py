@@ -6,16 +6,13 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 
 from lightning_sagemaker.recipes._common.data.checked import CheckedFiles
-from lightning_sagemaker.recipes._common.data.encodings import check_encoding
-from lightning_sagemaker.recipes._common.data.fine_tuning_data import FineTuningData, limits
-from lightning_sagemaker.recipes._common.data.loaders import RecipeLoader
+from lightning_sagemaker.recipes._common.data.fine_tuning_data import FineTuningData
 from lightning_sagemaker.recipes._common.data.ranges import check_range
-from lightning_sagemaker.recipes._common.data.record_lines import RecordLines
 from lightning_sagemaker.recipes._common.data.sources import find_sources
 from lightning_sagemaker.recipes._common.data.table import Mapped, Record
 from lightning_sagemaker.recipes.sequence_classification.cleaning import CLEANINGS
@@ -44,37 +41,20 @@ class ClassificationDataModule(FineTuningData[Texts]):
         test: The same kinds. Default: the job's ``test`` channel, else taken from the training data.
         predict: The same kinds, without labels. Default: the test data, else the validation data.
         task: Name of a GLUE task; then ``train`` may name another copy of the benchmark than the hub's.
-        dataset_config: Configuration of a Hugging Face dataset.
         text_columns: Columns with the one or two texts. Default: found by name.
         label_column: Column with the label. Default: found by name.
         label_delimiter: Delimiter between several labels of one text.
         label_map: Label in the data -> label to use; can merge labels.
-        delimiter: Delimiter of text files: a character, or tab, comma, semicolon, pipe. Default: detected.
-        encoding: Encoding of text files, such as ``utf-8``, ``cp1252`` or ``utf-16``. Default: detected.
         clean: Cleanings, separated by commas: ``strip`` (spaces around and within labels), ``unicode`` (their NFKC
             form), ``casefold`` (their case), ``drop_empty`` (drop records without text or label). Default: such labels
             and records are an error.
         problem: ``auto``, ``single_label``, ``multi_label`` or ``regression``.
         class_weights: ``balanced``, or class -> weight in the loss. Default: all classes weigh the same.
-        tokenizer: Folder or hub name. Default: that of ``model.pretrained``, else one is trained.
-        vocab_size: Vocabulary size of a trained tokenizer.
         max_length: Maximum tokens of an input; longer texts are cut.
-        global_batch_size: Texts per optimizer step over all processes and accumulated micro-batches.
-        per_process_batch_size: Texts per process and forward pass; instead of the global batch, which then grows with
-            the number of processes.
-        eval_batch_size: Texts per process and forward pass in evaluation. Default: the global batch, at most 64.
-        group_by_length: Put texts of similar length into a batch.
-        pad_to_max_length: Pad every batch to ``max_length``.
-        pad_to_multiple_of: Pad batches to a multiple of this many tokens. Default: 8 on a GPU, 1 otherwise.
         val_fraction: Share of the training data for validation, if ``validation`` is not given.
         test_fraction: Share of the training data for testing, if neither ``validation`` nor ``test`` is given.
-        max_train_samples: Maximum number of samples for training.
-        max_eval_samples: Maximum number of samples for validation, and for testing.
-        max_predict_samples: Maximum number of samples to predict.
-        num_workers: Loader processes for each training process. auto: on a GPU host the CPU cores per training process,
-            otherwise 0; then adjusted in the first steps if they wait for data.
-        cache_dir: Folder for prepared data. Default: the user's cache folder, in a training job a temporary one.
-        seed: Seed of order and split. Default: the run's (``seed_everything``).
+        common: See :class:`~lightning_sagemaker.recipes._common.data.fine_tuning_data.FineTuningData` and
+            :class:`~lightning_sagemaker.recipes._common.data.data_module.RecipeData`.
 
     Raises:
         MisconfigurationException: If a value is unknown or out of range, or batch sizes do not divide.
@@ -90,48 +70,19 @@ class ClassificationDataModule(FineTuningData[Texts]):
         test: str | None = None,
         predict: str | None = None,
         task: str | None = None,
-        dataset_config: str | None = None,
         text_columns: list[str] | str | None = None,
         label_column: str | None = None,
         label_delimiter: str | None = None,
         label_map: dict[str, str] | None = None,
-        delimiter: str | None = None,
-        encoding: str | None = None,
         clean: str | None = None,
         problem: str = "auto",
         class_weights: str | dict[str, float] | None = None,
-        tokenizer: str | None = None,
-        vocab_size: int = 8000,
         max_length: int = 128,
-        global_batch_size: int = 32,
-        per_process_batch_size: int | None = None,
-        eval_batch_size: int | None = None,
-        group_by_length: bool = True,
-        pad_to_max_length: bool = False,
-        pad_to_multiple_of: int | None = None,
         val_fraction: float = 0.1,
         test_fraction: float = 0.1,
-        max_train_samples: int | None = None,
-        max_eval_samples: int | None = None,
-        max_predict_samples: int | None = None,
-        num_workers: int | Literal["auto"] | None = "auto",
-        cache_dir: str | None = None,
-        seed: int | None = None,
+        **common: Any,
     ) -> None:
-        super().__init__(
-            "sequence-classification",
-            max_length,
-            tokenizer,
-            group_by_length,
-            pad_to_max_length,
-            pad_to_multiple_of,
-            global_batch_size=global_batch_size,
-            per_process_batch_size=per_process_batch_size,
-            eval_batch_size=eval_batch_size,
-            num_workers=num_workers,
-            cache_dir=cache_dir,
-            seed=seed,
-        )
+        super().__init__("sequence-classification", max_length, **common)
         check_range("max_length", max_length, 4, 1 << 20)
         check_range("val_fraction", val_fraction, 0.0, 0.5)
         check_range("test_fraction", test_fraction, 0.0, 0.5)
@@ -143,28 +94,22 @@ class ClassificationDataModule(FineTuningData[Texts]):
         cleanings = [name.strip() for name in (clean or "").split(",") if name.strip()]
         for name in cleanings:
             _check_choice("clean", name, CLEANINGS)
-        check_encoding(encoding)
         columns = [text_columns] if isinstance(text_columns, str) else text_columns or []
         if len(columns) > 2:
             raise MisconfigurationException(f"data.text_columns={columns} was set. HINT: give one or two columns.")
         files = find_sources(self.job, train, validation, test, predict, SOURCE if task else BUILTIN)
         fractions = {} if "val" in files else {"val": val_fraction, "test": test_fraction}
-        self.settings = {
+        self.settings |= {
             "files": files,
             "task": task,
-            "dataset_config": dataset_config,
             "text_columns": tuple(columns),
             "label_column": label_column,
             "label_delimiter": label_delimiter,
             "label_map": label_map or {},
-            "delimiter": delimiter,
-            "encoding": encoding,
             "clean": tuple(sorted(cleanings)),
             "problem": problem,
-            "vocab_size": vocab_size,
             "max_length": max_length,
             "fractions": fractions,
-            "limits": limits(max_train_samples, max_eval_samples, max_predict_samples),
             "seed": self.seed,
         }
         self.task = task
@@ -215,14 +160,6 @@ class ClassificationDataModule(FineTuningData[Texts]):
         padding = self.padding(self.load_tokenizer())
         self.splits = {split: Texts(folder, split, padding) for split, count in manifest["counts"].items() if count}
 
-    def val_dataloader(self) -> list[RecipeLoader]:
-        """Each validation sample once over all processes; MNLI has two sets."""
-        return self._evaluation("val")
-
-    def test_dataloader(self) -> list[RecipeLoader]:
-        """Each test sample once over all processes."""
-        return self._evaluation("test")
-
     def can_test(self) -> bool:
         """Whether there is a test split with labels; after :meth:`setup`."""
         tests = [texts for name, texts in self.splits.items() if name.split("_")[0] == "test"]
@@ -233,15 +170,6 @@ class ClassificationDataModule(FineTuningData[Texts]):
         report: dict[str, Any] = json.loads(CheckedFiles.of(self.folder).read_text(REPORT))
         return report
 
-    def predicted_records(self, number: int) -> RecordLines:
-        """The records that ``predict`` reads, as they were read.
-
-        Args:
-            number: Number of the loader; MNLI has two sets.
-
-        """
-        return self.records(self._predicted()[number])
-
     def texts(self, split: str) -> Sequence[tuple[str, ...]]:
         """The one or two texts of each sample of a split; not of ``train``."""
         columns = self.manifest["text_columns"]
@@ -250,17 +178,6 @@ class ClassificationDataModule(FineTuningData[Texts]):
             return tuple(str(record[column]) for column in columns)
 
         return Mapped(texts_of, self.records(split))
-
-    def _predicted(self) -> list[str]:
-        named = ([name for name in self.splits if name.split("_")[0] == kind] for kind in ("predict", "test", "val"))
-        return next((names for names in named if names), [])
-
-    def predict_dataloader(self) -> list[RecipeLoader]:
-        """The samples to predict, or the test samples, or the validation samples."""
-        return [self.evaluation(name) for name in self._predicted()]
-
-    def _evaluation(self, split: str) -> list[RecipeLoader]:
-        return [self.evaluation(name) for name in self.splits if name.split("_")[0] == split]
 
 
 def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:

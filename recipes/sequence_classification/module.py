@@ -251,10 +251,10 @@ class SequenceClassifier(FineTunedModule):
 
     def write_predictions(self, folder: Path) -> None:
         """Write ``predictions.csv``, in the input's order and with its columns; MNLI's second set as ``_mm``."""
-        for number, (rows, suffix) in enumerate(zip(self._rows, ("", "_mm"), strict=False)):
+        for split, rows, suffix in zip(self.data.predicted_splits, self._rows, ("", "_mm"), strict=False):
             index, columns = rows.gather(self.trainer)
             if self.trainer.is_global_zero:
-                records = self.data.predicted_records(number)
+                records = self.data.records(split)
                 chances = self.decision.probabilities(self.scheme, columns["logits"])
                 rows_of = (Mapped(records.__getitem__, index.tolist()), self._added(chances))
                 write_text(folder / f"predictions{suffix}.csv", predictions_table(index.tolist(), *rows_of))

@@ -47,6 +47,21 @@ COMMON_SHORT_NAMES = {
 }
 """Short names that mean the same in every recipe; several are those of transformers' ``TrainingArguments``."""
 
+FINE_TUNING_SHORT_NAMES = COMMON_SHORT_NAMES | {
+    "dataset_config_name": "data.dataset_config",
+    "dataset_name": "data.train",
+    "dropout": "model.dropout",
+    "max_eval_samples": "data.max_eval_samples",
+    "max_predict_samples": "data.max_predict_samples",
+    "max_train_samples": "data.max_train_samples",
+    "pad_to_max_length": "data.pad_to_max_length",
+    "predict_file": "data.predict",
+    "test_file": "data.test",
+    "train_file": "data.train",
+    "validation_file": "data.validation",
+}
+"""Short names of the recipes that fine-tune on tables, as in transformers' example scripts."""
+
 HELP_GROUPS: dict[str, tuple[str, ...]] = {
     "data": (
         "text", "train_file", "validation_file", "test_file", "predict_file", "task_name", "text_columns", "label_column",

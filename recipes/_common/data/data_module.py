@@ -69,20 +69,23 @@ class RecipeData(LightningDataModule):
         eval_batch_size: Samples per process and forward pass in evaluation. Default: the global batch, at most 64.
         num_workers: Loader processes for each training process. auto: on a GPU host the CPU cores per training process,
             otherwise 0; then adjusted in the first steps if they wait for data.
-        cache_dir: Where prepared data is kept. Default: the user's cache folder, in a training job a temporary one.
-        seed: Seed of the order of samples. Default: the run's (``seed_everything``).
+        cache_dir: Folder for prepared data. Default: the user's cache folder, in a training job a temporary one.
+        seed: Seed of everything random about the data, such as its order. Default: the run's (``seed_everything``).
+
+    Raises:
+        MisconfigurationException: If a number is out of range.
 
     """
 
     def __init__(
         self,
         name: str,
-        global_batch_size: int,
-        per_process_batch_size: int | None,
-        eval_batch_size: int | None,
-        num_workers: int | Literal["auto"] | None,
-        cache_dir: str | None,
-        seed: int | None,
+        global_batch_size: int = 32,
+        per_process_batch_size: int | None = None,
+        eval_batch_size: int | None = None,
+        num_workers: int | Literal["auto"] | None = "auto",
+        cache_dir: str | None = None,
+        seed: int | None = None,
     ) -> None:
         super().__init__()
         check_range("global_batch_size", global_batch_size, 1, 1 << 40)

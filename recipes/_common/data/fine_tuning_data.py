@@ -14,6 +14,7 @@ from torch.utils.data import Dataset
 from lightning_sagemaker.data.batches import Integers
 from lightning_sagemaker.recipes._common.data.checked import CheckedFiles
 from lightning_sagemaker.recipes._common.data.data_module import RecipeData
+from lightning_sagemaker.recipes._common.data.encodings import check_encoding
 from lightning_sagemaker.recipes._common.data.loaders import RecipeLoader
 from lightning_sagemaker.recipes._common.data.padding import Padding
 from lightning_sagemaker.recipes._common.data.ranges import check_range
@@ -41,20 +42,30 @@ _Split = TypeVar("_Split", bound=Inputs)
 class FineTuningData(RecipeData, Generic[_Split]):
     """Batches of the inputs of a split.
 
-    A subclass sets :attr:`settings`, returns their preparation, and sets :attr:`splits` in :meth:`open`.
+    A subclass completes :attr:`settings`, returns their preparation, and sets :attr:`splits` in :meth:`open`.
 
     Args:
         name: Name of the recipe.
         limit: Maximum tokens of an input.
+        dataset_config: Configuration of a Hugging Face dataset.
+        delimiter: Delimiter of text tables: a character, or tab, comma, semicolon, pipe. Default: detected.
+        encoding: Encoding of text tables, such as ``utf-8``, ``cp1252`` or ``utf-16``. Default: detected.
         tokenizer: Folder or hub name. Default: that of ``model.pretrained``, else one is trained.
+        vocab_size: Vocabulary size of a trained tokenizer.
         group_by_length: Put inputs of similar length into a batch.
-        pad_to_max_length: Pad every batch to ``limit``.
+        pad_to_max_length: Pad every batch to the maximum tokens of an input.
         pad_to_multiple_of: Pad batches to a multiple of this many tokens. Default: 8 on a GPU, 1 otherwise.
+        max_train_samples: Maximum number of samples for training.
+        max_eval_samples: Maximum number of samples for validation, and for testing.
+        max_predict_samples: Maximum number of samples to predict.
         batches: See :class:`~lightning_sagemaker.recipes._common.data.data_module.RecipeData`.
 
     Attributes:
         settings: Arguments of the preparation but ``pretrained``; ``files`` has each split's source.
-        splits: Split -> its inputs; after :meth:`setup`.
+        splits: Split -> its inputs; after :meth:`setup`. A kind of split may have several (``val``, ``val_mismatched``).
+
+    Raises:
+        MisconfigurationException: If a value is unknown or out of range.
 
     """
 
@@ -67,13 +78,28 @@ class FineTuningData(RecipeData, Generic[_Split]):
         self,
         name: str,
         limit: int,
-        tokenizer: str | None,
-        group_by_length: bool,
-        pad_to_max_length: bool,
-        pad_to_multiple_of: int | None,
+        dataset_config: str | None = None,
+        delimiter: str | None = None,
+        encoding: str | None = None,
+        tokenizer: str | None = None,
+        vocab_size: int = 8000,
+        group_by_length: bool = True,
+        pad_to_max_length: bool = False,
+        pad_to_multiple_of: int | None = None,
+        max_train_samples: int | None = None,
+        max_eval_samples: int | None = None,
+        max_predict_samples: int | None = None,
         **batches: Any,
     ) -> None:
         super().__init__(name, **batches)
+        check_encoding(encoding)
+        self.settings = {
+            "dataset_config": dataset_config,
+            "delimiter": delimiter,
+            "encoding": encoding,
+            "vocab_size": vocab_size,
+            "limits": _limits(max_train_samples, max_eval_samples, max_predict_samples),
+        }
         self._limit = limit
         self._tokenizer_name = tokenizer
         self._group_by_length = group_by_length
@@ -111,10 +137,29 @@ class FineTuningData(RecipeData, Generic[_Split]):
         inputs = self.splits["train"]
         return self.training_loader(inputs, len(inputs), self._lengths(inputs))
 
-    def evaluation(self, split: str) -> RecipeLoader:
-        """Each input of a split once over all processes."""
-        inputs = self.splits[split]
-        return self.evaluation_loader(inputs, len(inputs), self._lengths(inputs))
+    def val_dataloader(self) -> list[RecipeLoader]:
+        """Each validation input once over all processes."""
+        return self._evaluation(self._of_kind("val"))
+
+    def test_dataloader(self) -> list[RecipeLoader]:
+        """Each test input once over all processes."""
+        return self._evaluation(self._of_kind("test"))
+
+    def predict_dataloader(self) -> list[RecipeLoader]:
+        """Each input of :attr:`predicted_splits` once over all processes."""
+        return self._evaluation(self.predicted_splits)
+
+    @property
+    def predicted_splits(self) -> list[str]:
+        """The splits that ``predict`` reads: those to predict, else for testing, else for validation."""
+        return self._of_kind("predict") or self._of_kind("test") or self._of_kind("val")
+
+    def _of_kind(self, kind: str) -> list[str]:
+        return [split for split in self.splits if split.split("_")[0] == kind]
+
+    def _evaluation(self, splits: list[str]) -> list[RecipeLoader]:
+        found = (self.splits[split] for split in splits)
+        return [self.evaluation_loader(inputs, len(inputs), self._lengths(inputs)) for inputs in found]
 
     def records(self, split: str) -> RecordLines:
         """The records of a split as they were read, in the order of the inputs' origins; not of ``train``."""
@@ -124,7 +169,7 @@ class FineTuningData(RecipeData, Generic[_Split]):
         return inputs.lengths if self._group_by_length else None
 
 
-def limits(train: int | None, evaluation: int | None, predict: int | None) -> dict[str, int]:
+def _limits(train: int | None, evaluation: int | None, predict: int | None) -> dict[str, int]:
     """Split -> maximum number of its records, of those that are limited.
 
     Raises:

@@ -66,21 +66,13 @@ class RecipeModule(LeavesResults, LightningModule):
     values over all processes, which do not depend on the number of processes.
 
     Args:
-        optimizer: ``adamw`` or ``lamb``.
-        learning_rate: Peak learning rate, after the warm-up.
-        end_learning_rate: Last learning rate of the ``polynomial`` schedule.
-        power: Exponent of the ``polynomial`` schedule.
-        schedule: ``linear``, ``polynomial``, ``cosine``, ``constant_with_warmup`` or another of transformers.
-        warmup_steps: Optimizer steps of linear increase; below 1: as a share of all steps.
-        weight_decay: Weight decay of matrices; biases and LayerNorm have none.
-        betas: Coefficients of the optimizer's moving averages.
-        epsilon: Added to the optimizer's denominator.
         fused: Compute the same numbers in fewer operations (see
             :func:`~lightning_sagemaker.recipes._common.modules.speed.fuse`).
         compile: Compile the model with ``torch.compile``; its first steps are slow.
         lora: Train low-rank adapters and the head instead of all weights, by peft.
         freeze: Weights that are not trained: ``layers:N`` (the first N), or parts or patterns of names, as
             ``embeddings``, with commas between them.
+        optimization: See :class:`~lightning_sagemaker.recipes._common.modules.optimization.Optimization`.
 
     Raises:
         MisconfigurationException: If ``lora`` and ``freeze`` are both set.
@@ -95,32 +87,14 @@ class RecipeModule(LeavesResults, LightningModule):
 
     def __init__(
         self,
-        optimizer: str = "adamw",
-        learning_rate: float = 1e-4,
-        end_learning_rate: float = 0.0,
-        power: float = 1.0,
-        schedule: str = "linear",
-        warmup_steps: float = 0,
-        weight_decay: float = 0.01,
-        betas: tuple[float, float] = (0.9, 0.999),
-        epsilon: float = 1e-6,
         fused: bool = True,
         compile: bool = False,
         lora: LoRA | None = None,
         freeze: list[str] | str | None = None,
+        **optimization: Any,
     ) -> None:
         super().__init__()
-        self.optimization = Optimization(
-            optimizer,
-            learning_rate,
-            end_learning_rate,
-            power,
-            schedule,
-            warmup_steps,
-            weight_decay,
-            (betas[0], betas[1]),
-            epsilon,
-        )
+        self.optimization = Optimization(**optimization)
         self.model = None
         self._fused, self._compiled, self._freeze, self._base = fused, compile, freeze, ""
         # In a checkpoint's hyperparameters it is a dictionary.
