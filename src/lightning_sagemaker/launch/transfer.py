@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import posixpath
 import shutil
@@ -15,12 +16,15 @@ from pathlib import Path, PurePosixPath
 from lightning_sagemaker.aws_types import Client
 from lightning_sagemaker.errors import LaunchError
 from lightning_sagemaker.launch.aws import translate_aws_errors
+from lightning_sagemaker.launch.spec.carried import Json
 
 MARK = ".lightning-sagemaker"
 """Name of a file that marks a downloaded folder, which a later download may replace."""
 
 LINES = (".txt", ".csv", ".tsv", ".jsonl")
 """Suffixes of files of which a sample may be cut at a line."""
+
+_log = logging.getLogger(__name__)
 
 _SHOWN = 100
 """Maximum characters of a name in a message."""
@@ -114,6 +118,29 @@ def fetch_listed(s3: Client, uri: str, folder: Path, limit: int | None = None, l
         count += fetch(s3, place, inside, limit)
         total += (folder / name).stat().st_size if (folder / name).is_file() else 0
     return count
+
+
+def sent_config(s3: Client, job: Json) -> Json:
+    """``distributed.json`` that was sent with a job; empty if it has none, or none that may be read.
+
+    Args:
+        s3: A boto3 client of ``s3``.
+        job: The answer of DescribeTrainingJob.
+
+    """
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    sources = {one["ChannelName"]: one["DataSource"].get("S3DataSource") for one in job.get("InputDataConfig", [])}
+    drivers = sources.get("sm_drivers")
+    if not drivers:
+        return {}
+    bucket, key = split_uri(drivers["S3Uri"])
+    try:
+        text = s3.get_object(Bucket=bucket, Key=f"{key.rstrip('/')}/distributed.json")["Body"].read()
+        return dict(json.loads(text))
+    except (BotoCoreError, ClientError, ValueError) as error:
+        _log.warning("%s: distribution and encoded hyperparameters cannot be read: %s", drivers["S3Uri"], error)
+        return {}
 
 
 def up_to_last_line(text: bytes) -> bytes:
