@@ -36,7 +36,9 @@ def split_uri(uri: str) -> tuple[str, str]:
     return bucket, key
 
 
-def fetch(s3: Client, uri: str, folder: Path, limit: int | None = None, least: int = 1) -> int:
+def fetch(
+    s3: Client, uri: str, folder: Path, limit: int | None = None, least: int = 1, is_channel: bool = False
+) -> int:
     """Download an object, or all objects below a prefix, into ``folder``; return the number of files.
 
     Args:
@@ -46,6 +48,8 @@ def fetch(s3: Client, uri: str, folder: Path, limit: int | None = None, least: i
         limit: For a sample of the data: of each longer text, the first so many bytes, up to a line; of other objects,
             as many as this in total. None for no limit.
         least: Number of objects that a sample has in any case.
+        is_channel: Whether objects whose names only begin with the prefix's last part are downloaded too, as SageMaker
+            does for a channel: of ``s3://bucket/data/train``, ``data/train-1.csv`` as ``train-1.csv``.
 
     Raises:
         LaunchError: If AWS rejects a request, or an object's name leads out of ``folder``.
@@ -58,12 +62,14 @@ def fetch(s3: Client, uri: str, folder: Path, limit: int | None = None, least: i
         for page in s3.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=key):
             for item in page.get("Contents", []):
                 name, below = item["Key"], key.rstrip("/") + "/" if key else ""
-                if name.endswith("/") or (name != key and not name.startswith(below)):
+                if name == key or (is_channel and not name.startswith(below)):
+                    below = key[: key.rfind("/") + 1]
+                if name.endswith("/") or not name.startswith(below):
                     continue  # a folder's own entry, or a sibling with the same prefix
                 cut = limit is not None and item["Size"] > limit and PurePosixPath(name).suffix in LINES
                 if limit is not None and count >= least and not cut and total + item["Size"] > limit:
                     return count
-                target = (folder / (name[len(below) :] if name != key else os.path.basename(name))).resolve()
+                target = (folder / name[len(below) :]).resolve()
                 if not target.is_relative_to(folder.resolve()):
                     raise LaunchError(f"{uri} holds {name!r}, which points outside its folder. HINT: do not trust it.")
                 try:
