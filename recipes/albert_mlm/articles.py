@@ -172,8 +172,8 @@ def _kind(name: str, stream: io.BufferedReader) -> str:
         return "WikiExtractor"
     if what := foreign_text(text):
         raise ValueError(
-            f"it is {what}. HINT: extract its text; or, if it is a table, name it .tsv, with the names of its columns in the"
-            " first line, and set data.text_column"
+            f"it is {what}. HINT: extract its text; or, if it is a table, name it .csv or .tsv, with the names of its"
+            " columns in the first line, and set data.text_column"
         )
     return LINES
 

@@ -38,6 +38,7 @@ from lightning_sagemaker.recipes.albert_mlm.jobs import (
     ShardJob,
     by_characters,
     find_short_splits,
+    finished_files,
     run_jobs,
     split_of,
 )
@@ -166,11 +167,16 @@ class Preparation(_preparation.Preparation):
             _log.info("%s: %d of %d shards are complete and kept", folder, kept, total)
             return
         started = folder / STARTED
-        if (folder / MANIFEST).exists() or (started.exists() and json.loads(started.read_text()) != settings):
+        others = started.exists() and json.loads(started.read_text()) != settings
+        if (folder / MANIFEST).exists() or (others and finished_files(folder)):
             what = (
                 "a damaged manifest" if found is None and not started.exists() else "shards of other text or settings"
             )
             raise TextSourceError(f"{folder} contains {what}. HINT: give another folder, or delete this one.")
+        if others:  # of a run that was refused, or ended, before its first shard
+            shutil.rmtree(folder / TOKENIZER_FOLDER, ignore_errors=True)
+            remove_leftovers(folder)
+            return
         # The tokenizer would be replaced, or taken for one of an interrupted run.
         if not started.exists() and (other := next(other_files(folder), None)):
             raise TextSourceError(

@@ -35,7 +35,7 @@ BUILTIN = "builtin"
 _CHANNELS = ("train", "training")
 """Names of SageMaker input channels that ``text: auto`` looks for, in this order."""
 
-_ABOUT = re.compile(r"(readme|licen[cs]e|copying|notice|changelog|vocab|requirements)\.txt", re.IGNORECASE)
+_ABOUT = re.compile(r"(readme|licen[cs]e|copying|notice|changelog|vocab|requirements|urls(_\w+)?)\.txt", re.IGNORECASE)
 """Files that are about a corpus."""
 
 _log = logging.getLogger(__name__)

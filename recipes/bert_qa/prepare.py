@@ -29,7 +29,7 @@ from lightning_sagemaker.recipes.bert_qa.squad import nested_questions, place_an
 
 BUILTIN = "facts"
 
-_FORMAT = 8
+_FORMAT = 9
 """Version of the cache, incremented whenever the same settings would give another."""
 
 _BUILTIN_ARTICLES = {"train": 4000, "val": 150}

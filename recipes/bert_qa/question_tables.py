@@ -19,9 +19,12 @@ Answers = tuple[tuple[str, ...], tuple[int, ...]]
 
 _ANSWER_COLUMNS = ("answer", "answer_text")
 """Columns with one answer as text, whose start is in ``answer_start``."""
-_KNOWN = ("answers", *_ANSWER_COLUMNS)
+_DETECTED = "detected_answers"
+"""MRQA's answers with their places."""
+_KNOWN = ("answers", _DETECTED, *_ANSWER_COLUMNS)
 """Columns, or keys of SQuAD's questions, with answers."""
-_COLUMNS = ("id", "question", "context", "answer_start", "is_impossible")
+_IDS = ("qid", "id")
+_COLUMNS = (*_IDS, "question", "context", "answer_start", "is_impossible")
 """Other columns that are read; in a table case does not count."""
 _TRUE, _FALSE = ("true", "t", "yes", "y", "1", "1.0"), ("false", "f", "no", "n", "0", "0.0", "", "none", "nan")
 _UNPLACED = -1
@@ -33,8 +36,8 @@ def table_questions(
 ) -> list[Question]:
     """The questions of a table with ``question``, ``context`` and, if they are known, answers.
 
-    Answers are in ``answers``, as SQuAD's (an object, or its text in JSON or Python), or in ``answer`` (or
-    ``answer_text``) and ``answer_start``. A missing ``id`` is the record's number, from 1 on.
+    Answers are in ``answers``, as SQuAD's (an object, or its text in JSON or Python), in ``answer`` (or ``answer_text``) and
+    ``answer_start``, or in MRQA's ``detected_answers``. A missing ``id`` is the record's number, from 1 on.
     Where ``is_impossible`` is true there is no answer.
 
     Args:
@@ -67,8 +70,14 @@ def _questions(
                     f"{name}: record {number} has no {column}. HINT: give each a {column}, or delete such records."
                 )
         texts, starts = read_answers(record, f"{name}: record {number}")
-        identifier = str(record["id"]) if record.get("id") not in (None, "") else str(first + number)
-        yield Question(identifier, record["question"], record["context"], texts, starts, read)
+        identifier = identifier_of(record)
+        identifier = first + number if identifier is None else identifier
+        yield Question(str(identifier), record["question"], record["context"], texts, starts, read)
+
+
+def identifier_of(record: Mapping[str, Any]) -> Any:
+    """The id of a question, MRQA's ``qid`` before ``id``; ``None`` without one."""
+    return next((record[name] for name in _IDS if record.get(name) not in (None, "")), None)
 
 
 def check_answers(names: Collection[str], option: str, where: str) -> None:
@@ -106,6 +115,8 @@ def read_answers(record: Mapping[str, Any], where: str) -> Answers:
     column = next((name for name in _ANSWER_COLUMNS if record.get(name) not in (None, "")), None)
     given = record.get("answers")
     try:
+        if record.get(_DETECTED):
+            return _structured(_placed(record[_DETECTED]))
         if given not in (None, "", [], {}):
             return _structured(_parse(given) if isinstance(given, str) else given)
         if column is None:
@@ -114,7 +125,7 @@ def read_answers(record: Mapping[str, Any], where: str) -> Answers:
             return _structured(record[column])
         start = record.get("answer_start")
         return (str(record[column]),), (_UNPLACED if start in (None, "") else _whole(start),)
-    except (KeyError, TypeError, ValueError, SyntaxError) as error:
+    except (LookupError, TypeError, ValueError, SyntaxError) as error:
         raise DataError(
             f"{where} has the answers {given if column is None else record[column]!r}, which cannot be read"
             f' ({error}). HINT: they must be {{"text": [...], "answer_start": [...]}}, or a text in the column answer and'
@@ -143,6 +154,14 @@ def _structured(answers: Any) -> Answers:
         raise ValueError(f"{len(texts)} texts and {len(starts)} starts")
     found = [(str(text), _whole(start)) for text, start in zip(texts, starts, strict=True) if text != ""]
     return tuple(text for text, _ in found), tuple(start for _, start in found)
+
+
+def _placed(detected: Any) -> list[dict[str, Any]]:
+    """MRQA's answers as SQuAD's: each with the first of its places, in MRQA's own files or in those of `datasets`."""
+    if isinstance(detected, Mapping):
+        starts = [spans["start"][0] for spans in detected["char_spans"]]
+        return [{"text": text, "answer_start": start} for text, start in zip(detected["text"], starts, strict=True)]
+    return [{"text": answer["text"], "answer_start": answer["char_spans"][0][0]} for answer in detected]
 
 
 def _whole(start: Any) -> int:

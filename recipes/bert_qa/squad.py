@@ -18,6 +18,7 @@ from lightning_sagemaker.recipes._common.data.table_streams import START, TableF
 from lightning_sagemaker.recipes._common.data.tables import (
     DataError,
     NoRecordsError,
+    choose_records,
     is_file_name,
     read_hub,
     read_tables,
@@ -28,6 +29,7 @@ from lightning_sagemaker.recipes._common.data.workbooks import sound_json
 from lightning_sagemaker.recipes.bert_qa.question import Question
 from lightning_sagemaker.recipes.bert_qa.question_tables import (
     check_answers,
+    identifier_of,
     read_answers,
     table_questions,
 )
@@ -94,7 +96,7 @@ def _read_file(
     if articles is not None:
         return list(_nested(articles, path, option)), f"{path}: SQuAD's JSON"
     records, [how] = read_tables([path], form, folder)
-    return table_questions(records, str(path), first, option), how
+    return table_questions(choose_records(records, str(path), option), str(path), first, option), how
 
 
 def _articles(path: Path, form: TableForm) -> list[Any] | None:
@@ -125,6 +127,8 @@ def _articles(path: Path, form: TableForm) -> list[Any] | None:
 def _articles_of(content: Any) -> list[Any] | None:
     """The articles of SQuAD's ``data``, of a list of articles or paragraphs, or of one of these."""
     data = content.get("data", [content]) if isinstance(content, dict) else content
+    if isinstance(data, list):
+        data = [one for one in data if not isinstance(one, dict) or one.keys() != {"header"}]  # MRQA's first line
     if not isinstance(data, list) or not any(
         isinstance(one, dict) and any(map(one.__contains__, _NESTED)) for one in data
     ):
@@ -144,14 +148,14 @@ def _nested(articles: Sequence[Any], path: Any, option: str) -> Iterator[Questio
             for paragraph in article["paragraphs"]:
                 for qa in paragraph["qas"]:
                     names.update(dict.fromkeys(qa))
-                    texts, starts = read_answers(qa, f"{path}: the question {qa['id']!r}")
+                    identifier = found if (found := identifier_of(qa)) is not None else qa["id"]
+                    where = f"{path}: the question {identifier!r}"
+                    texts, starts = read_answers(qa, where)
                     for key, text in (("context", paragraph["context"]), ("question", qa["question"])):
                         if not isinstance(text, str) or not text.strip():
-                            raise DataError(
-                                f"{path}: the question {qa['id']!r} has no {key}. HINT: give each a {key}, or delete it."
-                            )
-                    record = {"id": qa["id"], "question": qa["question"], "context": paragraph["context"]}
-                    yield Question(str(qa["id"]), qa["question"], paragraph["context"], texts, starts, record)
+                            raise DataError(f"{where} has no {key}. HINT: give each a {key}, or delete it.")
+                    record = {"id": identifier, "question": qa["question"], "context": paragraph["context"]}
+                    yield Question(str(identifier), qa["question"], paragraph["context"], texts, starts, record)
     except DataError:
         raise
     except (KeyError, TypeError, AttributeError, ValueError) as error:

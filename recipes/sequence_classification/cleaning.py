@@ -42,10 +42,12 @@ _MISSING = frozenset(
     | {"#ref!", "#name?", "#value!", "#div/0!", "#num!", "#null!"}
 )
 """Texts that spreadsheets, libraries and dumps of databases write for a missing value or an error, in lower case."""
-_ANSWER = "answer"
-"""Column of annotation tools that says whether a suggested label is right."""
-_ACCEPTED, *_OTHERS = ("accept", "reject", "ignore")
-"""Its values."""
+_ANSWERS: tuple[tuple[str, set[str], set[str]], ...] = (
+    ("answer", {"accept"}, {"reject", "ignore"}),  # Prodigy
+    ("status", {"validated", "edited"}, {"discarded", "default"}),  # Argilla 1
+    ("{label}.status", {"submitted"}, {"discarded", "draft"}),  # Argilla 2
+)
+"""Columns of annotation tools that say whether a label counts; its values where it does, and where not, in lower case."""
 _NAMED = 5
 """Maximum number of records or labels in a message."""
 _ALIKE = {
@@ -198,7 +200,7 @@ def check_label_kinds(records: Iterable[Record], column: str, what: str) -> None
 
 
 def check_answers(records: Table, label: str, what: str) -> None:
-    """Refuse labels that annotators have rejected, as Prodigy exports them beside those that they have accepted.
+    """Refuse labels that annotators have rejected, as their tools export them beside those that they have accepted.
 
     Args:
         records: Records of one split.
@@ -209,14 +211,21 @@ def check_answers(records: Table, label: str, what: str) -> None:
         DataError: If there are such labels.
 
     """
-    if _ANSWER in records.columns and label != _ANSWER:
-        answers = [record[_ANSWER] for record in records]
-        wrong = [number for number, answer in enumerate(answers) if answer != _ACCEPTED]
-        if wrong and all(answers[number] in _OTHERS for number in wrong):
+    for name, accepted, others in _ANSWERS:
+        column = name.format(label=label)
+        if column == label or column not in records.columns:
+            continue
+        answers = [_words(record[column]) for record in records]
+        wrong = [number for number, words in enumerate(answers) if words & others]
+        if wrong and set().union(*answers) <= accepted | others:
             raise DataError(
-                f"{what} has labels that were not accepted in {_numbers(wrong)} (column {_ANSWER!r})."
-                f" HINT: delete the records whose {_ANSWER} is not {_ACCEPTED}, or that column."
+                f"{what} has labels that were not accepted in {_numbers(wrong)} (column {column!r})."
+                f" HINT: delete the records whose {column} is not {' or '.join(sorted(accepted))}, or that column."
             )
+
+
+def _words(value: Any) -> set[str]:
+    return {str(part).lower() for part in (value if isinstance(value, list | tuple) else [value])}
 
 
 def check_labels(names: Iterable[str], what: str) -> None:

@@ -27,6 +27,7 @@ from lightning_sagemaker.recipes._common.data.table_sources import local_files
 from lightning_sagemaker.recipes._common.data.table_streams import TableForm
 from lightning_sagemaker.recipes._common.data.tables import (
     DataError,
+    choose_records,
     is_file_name,
     read_hub,
     read_tables,
@@ -57,7 +58,7 @@ BUILTIN = "transactions"
 REPORT = "report.json"
 """File with the counts of the data report."""
 
-_FORMAT = 8
+_FORMAT = 9
 """Version of the cache, incremented whenever the same settings would give another."""
 
 _AT_ONCE = 1000
@@ -195,12 +196,12 @@ class Preparation(_preparation.Preparation):
         read: list[str] = []
         for split, name in self.files.items():
             if name == BUILTIN:
-                parts = _BUILTIN_COUNTS.items()
-                splits |= {part: Table.of(transactions(count, part), folder) for part, count in parts}
+                splits |= {part: Table.of(transactions(count, part), folder) for part, count in _BUILTIN_COUNTS.items()}
             elif is_file_name(name):
                 form = TableForm(self.delimiter, self.encoding)
-                with local_files(name, option_of(split), folder) as files:
-                    splits[split], how = read_tables(files.paths, form, folder, files.root)
+                with local_files(name, option := option_of(split), folder) as files:
+                    found, how = read_tables(files.paths, form, folder, files.root)
+                splits[split] = choose_records(found, name, option)
                 read += [f"{split}: {files.named(line)}" for line in how]
             else:
                 splits |= self._read_hub(split, name, folder)

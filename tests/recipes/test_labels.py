@@ -100,6 +100,23 @@ def test_labels_that_annotators_rejected_are_refused():
 
 
 @pytest.mark.parametrize(
+    ("column", "values"),
+    [
+        ("status", ("Validated", "Discarded", "Default")),
+        ("label.responses.status", (["submitted"], ["submitted", "discarded"], ["draft"])),
+    ],
+)
+def test_labels_that_annotators_discarded_are_refused(column, values):
+    """As Argilla exports them, in its first release and since the second."""
+    records = [{"text": "a", "label.responses": ["x"], column: value} for value in values]
+    with pytest.raises(
+        DataError, match=rf"not accepted in records 2, 3 \(column '{column}'\)\. HINT: delete the records"
+    ):
+        check_answers(Table.of(records), "label.responses", "the train data")
+    check_answers(Table.of([*records, {**records[0], column: "Settled"}]), "label.responses", "the train data")
+
+
+@pytest.mark.parametrize(
     "texts",
     [
         ("text", "text_pair"),

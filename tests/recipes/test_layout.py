@@ -22,7 +22,32 @@ MARKUP = {
     "comment.txt": "<!-- saved from url=(0014)about:internet -->\n<html><body>words</body></html>\n",
     "fragment.txt": "<head><title>words</title></head>\n<body><p>words</p></body>\n",
     "tei.xml": '<TEI xmlns="http://www.tei-c.org/ns/1.0">\n<teiHeader></teiHeader><text><p>words</p></text></TEI>\n',
+    "europarl.txt": '<CHAPTER ID="1">\nAgenda\n<SPEAKER ID="1" NAME="President">\nWords.\n<P>\nThank you.\n',
     "doctype.sgm": '<!DOCTYPE lewis SYSTEM "lewis.dtd">\n<REUTERS><TITLE>words</TITLE></REUTERS>\n',
+}
+
+
+KINDS = {
+    "a file of subtitles": ("{1}{50}Hello\n", "[00:12.00]Hello\n", "[Script Info]\nTitle: x\n"),
+    "an archive of mail": (
+        "From a@b Mon Nov 30 10:00:00 2024\nFrom: A <a@b>\n\nHello\n",
+        "From a at b.org  Mon Nov 30 10:00:00 2024\nFrom: a at b.org (A)\n\nHello\n",
+        "Received: from x\n\tby y\nMessage-ID: <1@b>\nSubject: Hi\n\nHello\n",
+    ),
+    "a bank's statement": (":20:S\n:25:100/1\n", "{1:F01}:20:S\n:25:1\n", "OFXHEADER:100\n", "!Type:Bank\nD1/2/24\n"),
+    "a list of references": ("TY  - JOUR\nTI  - T\n", "PMID- 123\n", "@article{a,\n  title={T}\n}\n"),
+    "a dump of a database": (
+        "-- MySQL dump 10.13\n--\n-- Host: x\n\n/*!40101 SET NAMES utf8 */;\n",
+        "--\n-- PostgreSQL database dump\n--\n\nSET statement_timeout = 0;\n",
+        "INSERT INTO t VALUES (1);\n",
+    ),
+    "tokens with tags": ("-DOCSTART- -X- O\n", "EU NNP B-ORG\nrejects VBZ O\n\n" * 6),
+    "a transcript in CHAT's format": ("@UTF8\n@Begin\n",),
+    "a list in JSON or Python": ('["a b", "c"]', '[\n "a \\"b\\"",\n "c"\n]', "['a b']"),
+    "texts in quotes": ("".join(f'"Text {n}, words\\n"\n' for n in range(12)), "text\n" + '"A, b"\n' * 12),
+    "a table of 3 columns separated by commas": ("id,title,text\n" + '1,T,"a, b"\n' * 12,),
+    "a table of 2 columns separated by semicolons": ("title;the text\n" + "T;a b\n" * 12,),
+    "a table of 2 columns separated by bars": ("title|text\n" + "T|a b\n" * 12,),
 }
 
 
@@ -56,6 +81,23 @@ def test_marks_around_sentences_are_text(tmp_path):
     lines = ["<s> pierre <unk> , N years old </s>", "<s> mr. <unk> is chairman </s>", "<3 you"]
     for begin in range(3):
         assert documents(tmp_path / "text.txt", "\n".join(lines[begin:])) == lines[begin:]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_files_of_known_formats_are_no_text(tmp_path, kind):
+    for text in KINDS[kind]:
+        for content in (text, text.replace("\n", "\r\n")):
+            with pytest.raises(TextSourceError, match=rf"it is {kind}[,.].* HINT: extract its text"):
+                documents(tmp_path / "text.txt", content)
+
+
+def test_text_that_begins_as_those_is_text():
+    for line in (
+        "From the beginning, it was late.", "[10:00:01] <bob> hi", "[a] note", "Set in the year 1900",
+        '"Yes," he said.', "roses, red, blue", "-- he said", "@bob hi", "It was late, and dark; so | they said",
+    ):  # fmt: skip
+        assert foreign_text(f"{line}\n" * 12) is None
+    assert foreign_text("\n".join(["Subject: an essay", *LINES * 9])) is None
 
 
 @pytest.mark.parametrize(

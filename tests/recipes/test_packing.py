@@ -218,11 +218,9 @@ def test_a_text_too_short_is_said_by_the_option_before_any_shard(text_file, tmp_
             with pytest.raises(TextSourceError, match=said):
                 prepare_here(shards, source, **options)
             assert not list(shards.glob("*.npy"))
-            shutil.rmtree(shards)
         with pytest.raises(CommandError, match=r"^--val-fraction=1e-09 of .*--sequence-length=32"):
             main([str(text_file), str(shards), *OPTIONS, "--val-fraction", "1e-9"])
-    shutil.rmtree(shards)
-    prepare_here(shards, text_file)
+    assert prepare_here(shards, text_file) == prepare_here(tmp_path / "new", text_file)  # what was refused is in no way
     with pytest.raises(MisconfigurationException, match=r"data\.validation was set.*HINT"):
         MLMDataModule(str(shards), validation=str(few))
 

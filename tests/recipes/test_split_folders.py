@@ -4,10 +4,11 @@
 import logging
 
 import datasets
+import numpy
 import pytest
 
 from lightning_sagemaker.recipes._common.data.split_folders import files_of_split
-from lightning_sagemaker.recipes._common.data.tables import DataError, find_files
+from lightning_sagemaker.recipes._common.data.tables import DataError, choose_records, find_files, read_tables
 from lightning_sagemaker.recipes.albert_mlm.text import TextSourceError, find_text
 
 OPTIONS = {"train": "data.train", "validation": "data.validation", "test": "data.test"}
@@ -120,3 +121,25 @@ def test_a_file_in_two_formats_is_not_read_twice(tmp_path):
         find_text(str(texts), {})
     shards = [tmp_path / f"x.tfrecord-0000{number}-of-00002" for number in range(2)]
     assert files_of_split(shards, lambda path: path.relative_to(tmp_path), "x", "data.text") == shards
+
+
+def test_a_column_of_splits_tells_which_records_are_read(tmp_path, caplog):
+    (tmp_path / "table.csv").write_text("text,label,Split\na,x,Train\nb,y,dev\nc,x,TRAIN\nd,y,test\n")
+    table, _ = read_tables([tmp_path / "table.csv"])
+
+    def read(option):
+        return [record["text"] for record in choose_records(table, "table.csv", option)]
+
+    with caplog.at_level(logging.WARNING):
+        assert [read(option) for option in OPTIONS.values()] == [["a", "c"], ["b"], ["d"]]
+    assert "reading only the 2 records of train in the column 'Split', of 4" in caplog.text
+    for other in ("label", "text"):  # a class, and a column with other values
+        (tmp_path / "other.csv").write_text(
+            (tmp_path / "table.csv").read_text().replace("Split", "rest").replace(other, "set")
+        )
+        other_table, _ = read_tables([tmp_path / "other.csv"])
+        assert choose_records(other_table, "other.csv", "data.train") is other_table
+    only_test = table.take(numpy.array([3]))
+    assert choose_records(only_test, "table.csv", "data.train") is only_test
+    with pytest.raises(DataError, match=r"'Split' has records of other splits only: test, validation\. HINT: give"):
+        choose_records(table.take(numpy.array([1, 3])), "table.csv", "data.train")

@@ -107,12 +107,59 @@ def test_a_question_without_text_is_refused(tmp_path, key, text):
 
 def test_what_an_article_lacks_is_named(tmp_path):
     for content, what in (
-        ([{"header": {"split": "train"}}, PARAGRAPH], "'paragraphs' is missing"),
+        ([{"title": "Ada"}, PARAGRAPH], "'paragraphs' is missing"),
         ([{"context": CONTEXT, "qas": [{"query_id": "c", "question": "?", "answers": []}]}], "'id' is missing"),
         ([{"text": CONTEXT, "qas": QAS}], "'context' is missing"),
     ):
         with pytest.raises(DataError, match=rf"is not in SQuAD's format \({what}\)\. HINT: articles have paragraphs"):
             read(tmp_path, content)
+
+
+def test_mrqa_s_own_files_and_those_of_datasets_are_read(tmp_path):
+    """https://github.com/mrqa/MRQA-Shared-Task-2019, and its rows on the hub."""
+    spans = {name: [[start, start + len(text) - 1]] for name, (text, start) in TEXTS.items()}
+    qas = [
+        {
+            "qid": name,
+            "id": "all",
+            "question": "?",
+            "answers": ["A"],
+            "detected_answers": [{"text": text, "char_spans": spans[name]}],
+        }
+        for name, (text, _) in TEXTS.items()
+    ]
+    lines = [{"header": {"split": "train"}}, {"id": "", "context": CONTEXT, "qas": qas}]
+    rows = [
+        {
+            "context": CONTEXT,
+            "qid": name,
+            "question": "?",
+            "answers": [text],
+            "detected_answers": {"text": [text], "char_spans": [{"start": [start], "end": [start + len(text) - 1]}]},
+        }
+        for name, (text, start) in TEXTS.items()
+    ]
+    for content in (lines, rows):
+        found = read(tmp_path, "".join(json.dumps(line) + "\n" for line in content), "train.jsonl")
+        assert answered(found) == {key: [value] for key, value in TEXTS.items()}
+
+
+def test_questions_by_id_are_read(tmp_path):
+    rows = [{"question": one["question"], "context": CONTEXT, "answers": one["answers"]} for one in QAS]
+    found = read(tmp_path, dict(zip(["q1", "q2", "q3", "q4"], [*rows, rows[0]], strict=True)))
+    assert list(answered(found)) == ["q1", "q2", "q3", "q4"]
+    with pytest.raises(DataError, match="has no column 'question'"):
+        read(tmp_path, {"q1": rows[0], "q2": rows[1], "q3": rows[2]})  # as many columns as questions: either way
+
+
+def test_a_column_of_splits_tells_which_questions_are_read(tmp_path):
+    rows = [
+        {"id": name, "question": "?", "context": CONTEXT, "answers": [text], "split": split}
+        for (name, (text, _)), split in zip(TEXTS.items(), ("train", "dev", "train"), strict=True)
+    ]
+    assert list(answered(read(tmp_path, rows))) == ["a", "c"]
+    with pytest.raises(DataError, match=r"'split' has records of other splits only: test, validation\. HINT: give"):
+        read(tmp_path, [{**rows[0], "split": "test"}, rows[1]])
 
 
 def test_an_answer_may_be_an_object(tmp_path):

@@ -75,6 +75,38 @@ def test_a_header_of_two_rows_is_refused(tmp_path, read):
     assert read(tmp_path / "short", [["a", "label"], ["a", "main"], ["text", "a"]])[0] == ["a", "main"]
 
 
+TYPES = (
+    [["[string]", "[category]"]],
+    [["varchar(255)", "VARCHAR(20)"]],
+    [["string", "discrete"], ["meta", "class"]],  # Orange
+    [["", "Open-Ended Response"]],  # SurveyMonkey
+    [["(free text)", ""]],
+)
+
+
+@pytest.mark.parametrize("read", [read_csv, read_excel])
+def test_types_and_units_below_the_header_are_refused(tmp_path, read):
+    for rows in TYPES:
+        with pytest.raises(
+            DataError, match=r"record 1 has only types or units, such as '.+', so the header .* HINT: make it one"
+        ):
+            read(tmp_path / "table", [["text", "label"], *rows, *ROWS])
+    brackets = [["[Rewe]", "[food]"], ["[Aral]", "[car]"], ["(?)", "text"]]
+    assert read(tmp_path / "all", [["text", "label"], *brackets]) == brackets
+    assert read(tmp_path / "again", [["text", "label"], brackets[0], *ROWS, brackets[1]])[0] == brackets[0]
+
+
+def test_a_value_that_is_the_name_of_its_column_is_none_of_a_second_header_if_it_recurs(tmp_path):
+    """As ``Cleared`` in exports of YNAB; names in other words, as REDCap exports labels below names, are two rows."""
+    rows = [["Rewe", "Cleared"], ["Aral", "Uncleared"], ["Lidl", "Cleared"]]
+    assert read_csv(tmp_path / "table", [["Payee", "Cleared"], *rows]) == rows
+    with pytest.raises(DataError, match="repeats the header in the column 'record_id'"):
+        read_csv(
+            tmp_path / "two",
+            [["record_id", "notes", "label"], ["Record ID", "Notes of all", "Label"], *[["1", *row] for row in ROWS]],
+        )
+
+
 def test_marks_of_an_encoding_within_a_file_are_no_text(tmp_path):
     path = tmp_path / "table.csv"
     path.write_text('\ufefftext,label\na,x\n\ufeff"b, c",y\n', encoding="utf-8")

@@ -288,6 +288,23 @@ def test_json_as_pandas_writes_it(tmp_path, monkeypatch, orient):
     assert read_files([tmp_path / "table.json"]) == [{"text": ["a", "b"], "label": "x"}]
 
 
+def test_json_by_id_is_read_where_ids_are_more_than_columns(tmp_path):
+    """As databases of documents export it, and pandas tables whose index has names, by row and by column."""
+    records = [{"text": text, "label": text.upper()} for text in "abc"]
+    table = pandas.DataFrame(records, index=["-Na", "-Nb", "-Nc"])
+    path = tmp_path / "table.json"
+    path.write_text(table.to_json(orient="index"))
+    named = [{"id": name, **record} for name, record in zip(table.index, records, strict=True)]
+    assert read_files([path]) == named
+    path.write_text(table.to_json(orient="columns"))
+    assert read_files([path]) == records
+    path.write_text(json.dumps({"x": records[0], "y": {"text": "b"}, "z": {"text": "c", "label": "C"}}))
+    assert [one["label"] for one in read_files([path])] == ["A", None, "C"]
+    path.write_text(json.dumps({"columns": [{"name": "text"}], "data": [["a"]]}))
+    with pytest.raises(DataError, match="is not a list of records"):
+        read_files([path])
+
+
 def test_json_with_gaps_and_defects(tmp_path):
     path = tmp_path / "table.json"
     path.write_text('[{"text": "x"}, {"label": "y", "text": NaN}]')
@@ -331,6 +348,12 @@ def test_parquet_by_its_content_and_excel_with_one_sheet(tmp_path):
     path.write_bytes(workbook({"A": [["text", "label"], ["x", "y"]], "B": [["more"]]}))
     with pytest.raises(DataError, match=r"sheets A, B\. HINT: keep one"):
         read_files([path])
+
+
+def test_a_sheet_may_begin_in_any_column(tmp_path):
+    path = tmp_path / "table.xlsx"
+    path.write_bytes(workbook({"Sheet": [["", "", "text"], ["", "", "a"], ["", "", "b"]]}))
+    assert read_files([path]) == [{"text": "a"}, {"text": "b"}]
 
 
 def test_hidden_sheets_are_not_read_and_merged_cells_hold_for_each_row(tmp_path):

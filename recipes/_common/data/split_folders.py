@@ -12,7 +12,10 @@ from collections.abc import Callable, Sequence
 from pathlib import PurePath
 from typing import TypeVar
 
+import numpy as np
+
 from lightning_sagemaker.rank import is_rank_zero
+from lightning_sagemaker.recipes._common.data.table import Table
 from lightning_sagemaker.recipes._common.data.unpacked import inner_name
 
 _SPLITS = {
@@ -92,6 +95,36 @@ def files_of_split(
         )
     _check_copies(chosen, relative, folder, option)
     return chosen
+
+
+def records_of_split(records: Table, source: str, option: str) -> Table:
+    """The records that an option reads from a table: those of its split, if a column has names of splits only.
+
+    Args:
+        records: All records.
+        source: Name of the table, for messages.
+        option: As for :func:`files_of_split`.
+
+    Raises:
+        ValueError: If none are of its split, but of several others.
+
+    """
+    column = next((name for name in records.columns if name.lower() in _SPLIT_COLUMNS), None)
+    if column is None:
+        return records
+    of_word = {word: split for split, words in _SPLITS.items() for word in words}
+    named = [of_word.get(str(record[column]).strip().lower()) for record in records]
+    if None in named or len(set(named)) < 2:
+        return records
+    wanted = _SPLIT_OF.get(option.removeprefix("data."), option.removeprefix("data."))
+    own = [number for number, split in enumerate(named) if split == wanted]
+    if not own:
+        raise ValueError(
+            f"{option}={source!r} was set, whose column {column!r} has records of other splits only:"
+            f" {', '.join(sorted(set(filter(None, named))))}. HINT: give the records for {option} in a file of their own."
+        )
+    _say(source, f"only the {len(own)} records of {wanted} in the column {column!r}, of {len(named)}")
+    return records.take(np.array(own))
 
 
 def _of_table(

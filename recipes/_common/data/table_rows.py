@@ -17,6 +17,13 @@ _BELOW = 2
 """Number of rows below an empty one that tell whether another table begins: its header and its first record."""
 _WORD = 3
 """Minimum characters of a name that is no value by chance, as ``A`` in a column ``A`` may be."""
+_ABOUT_COLUMN = re.compile(
+    r"\s*(?:\[.*\]|\(.*\)|\{.*\}|<.*>|(?:string|str|text|n?(?:var)?char|(?:big)?int(?:eger)?|float|double|numeric|decimal"
+    r"|bool(?:ean)?|date|datetime|timestamp|object|categor(?:y|ical)|nominal|discrete|continuous|meta|class"
+    r"|(?:open-ended )?response)(?:\(\d+\))?)\s*",
+    re.IGNORECASE | re.DOTALL,
+)
+"""What some programs write below a name: a type or unit, or, in brackets, a remark or JSON."""
 _WORDS, _OTHERS = 1, 2
 """What a column holds: values with letters, or values without."""
 
@@ -33,11 +40,13 @@ def table_rows(rows: Iterable[Sequence[str]]) -> Iterator[Sequence[str]]:
         rows: All rows, with the header first; in an empty one no cell has text.
 
     Raises:
-        ValueError: If a record repeats the header (the first, a part of it) or is a line of dashes below it, or below an
-            empty row are words in a column of numbers, or numbers in one of words: another table, or totals.
+        ValueError: If a record repeats the header or is a line of dashes below it, the first seems to be a second row of
+            the header, or below an empty row are words in a column of numbers, or numbers in one of words: another table,
+            or totals.
 
     """
     header: list[str] = []
+    second: SecondHeader | None = None
     kinds: list[int] = []
     number = adjacent = below = 0
     for row in rows:
@@ -53,21 +62,73 @@ def table_rows(rows: Iterable[Sequence[str]]) -> Iterator[Sequence[str]]:
                 raise ValueError(f"record 1 is a line of {row[0].strip()[:3]}. HINT: delete it")
             if header[0] in row[0] and _is_header(row, header):
                 raise ValueError(f"record {number} repeats the header. HINT: delete it")
-            if number == 1 and (
-                again := [name for name, cell in zip(header, row, strict=False) if _repeats(cell, name)]
-            ):
-                raise ValueError(
-                    f"record 1 repeats the header in the column {again[0]!r}, so the header seems to have two rows."
-                    " HINT: make it one"
-                )
+            if second is None:
+                second = SecondHeader(header, row)
+            else:
+                second.compare(row)
             if below > 0 or number <= _MOST:
                 _note(row, kinds, header, number, below > 0)
                 below -= 1
         yield row
+    if second is not None:
+        second.check()
 
 
-def _repeats(cell: str, name: str) -> bool:
-    return len(name) >= _WORD and plain_name(cell) == name
+class SecondHeader:
+    """Whether the first record is a part of the header: names once more, types or units, as in no other record.
+
+    Args:
+        header: Names of the columns.
+        row: The first record.
+
+    """
+
+    def __init__(self, header: Sequence[str], row: Sequence[str]) -> None:
+        cells = list(zip(header, row, strict=False))
+        again = [name for name, cell in cells if len(name) >= _WORD and plain_name(cell) == name]
+        alike = [name for name, cell in cells if len(name) >= _WORD and _letters(cell) == _letters(name) != ""]
+        self._again = {
+            name: place for place, name in enumerate(header) if name in again or (len(alike) > 1 and name in alike)
+        }
+        self._about = next(filter(None, row), "") if _is_about_columns(row) else ""
+        self._has_records = False
+
+    def compare(self, row: Sequence[str]) -> None:
+        """Look at another record: a value that occurs in it, too, is none of a header."""
+        if self._again:
+            self._again = {
+                name: place
+                for name, place in self._again.items()
+                if place >= len(row) or _letters(row[place]) != _letters(name)
+            }
+        if self._about:
+            is_record = not _is_about_columns(row)
+            if self._has_records and not is_record:
+                self._about = ""
+            self._has_records = self._has_records or is_record
+
+    def check(self) -> None:
+        """Refuse it.
+
+        Raises:
+            ValueError: If it is a part of the header.
+
+        """
+        if self._again:
+            what = f"repeats the header in the column {next(iter(self._again))!r}"
+        elif self._about and self._has_records:
+            what = f"has only types or units, such as {self._about[:40]!r}"
+        else:
+            return
+        raise ValueError(f"record 1 {what}, so the header seems to have two rows. HINT: make it one")
+
+
+def _is_about_columns(row: Sequence[str]) -> bool:
+    return any(row) and all(_ABOUT_COLUMN.fullmatch(cell) for cell in row if cell)
+
+
+def _letters(text: str) -> str:
+    return "".join(filter(str.isalnum, text.casefold()))
 
 
 def _is_header(row: Sequence[str], header: Sequence[str]) -> bool:

@@ -14,7 +14,7 @@ from lightning_sagemaker.errors import is_full
 from lightning_sagemaker.recipes._common.data.class_names import named_classes
 from lightning_sagemaker.recipes._common.data.delimited import check_names
 from lightning_sagemaker.recipes._common.data.encodings import UnknownEncodingError
-from lightning_sagemaker.recipes._common.data.split_folders import files_of_split
+from lightning_sagemaker.recipes._common.data.split_folders import files_of_split, records_of_split
 from lightning_sagemaker.recipes._common.data.table import Record, Table, TableWriter
 from lightning_sagemaker.recipes._common.data.table_streams import TableForm, buffered, is_large, stream_table
 from lightning_sagemaker.recipes._common.data.unpacked import SUFFIXES as PACKED
@@ -86,6 +86,19 @@ def choose_files(
     """
     try:
         return files_of_split(files, relative, folder, option)
+    except ValueError as error:
+        raise DataError(str(error)) from error
+
+
+def choose_records(records: Table, source: str, option: str) -> Table:
+    """As :func:`~.split_folders.records_of_split`.
+
+    Raises:
+        DataError: If there are only records of other splits.
+
+    """
+    try:
+        return records_of_split(records, source, option)
     except ValueError as error:
         raise DataError(str(error)) from error
 

@@ -51,10 +51,14 @@ def _rows_of(text: str) -> Any:
 
 
 def _rows_of_object(content: dict[str, Any]) -> Any:
-    """The rows of ``data``, or of the forms of pandas' ``to_json``: by column or by row; else the object is a row."""
+    """The rows of ``data``, of an object by id, or of the forms of pandas' ``to_json``; else the object is a row."""
     data, columns = content.get("data"), content.get("columns")
     if isinstance(data, list):
-        return data if columns is None else [dict(zip(columns, row, strict=True)) for row in data]
+        if columns is None:
+            return data
+        if not isinstance(columns, list) or not all(isinstance(name, str) for name in columns):
+            raise ValueError(NO_RECORDS)
+        return [dict(zip(columns, row, strict=True)) for row in data]
     parts = list(content.values())
     if len(parts) > 1 and all(isinstance(part, list) for part in parts) and len(set(map(len, parts))) == 1:
         return [dict(zip(content, row, strict=True)) for row in zip(*parts, strict=True)]
@@ -63,6 +67,14 @@ def _rows_of_object(content: dict[str, Any]) -> Any:
             return [{name: part[row] for name, part in content.items()} for row in parts[0]]
         if all(map(str.isdecimal, content)):
             return parts
+    if len(parts) > 1 and all(isinstance(part, dict) for part in parts):
+        # A table is longer than wide: of ids and columns, the ids are more.
+        names = set().union(*parts)
+        if len(parts) > len(names):
+            has_id = any(name.casefold() == "id" for name in names)
+            return [part if has_id else {"id": key, **part} for key, part in content.items()]
+        if len(parts) < len(names) and all(part.keys() == names for part in parts):
+            return [{name: part[key] for name, part in content.items()} for key in parts[0]]
     return [content]
 
 
@@ -120,11 +132,11 @@ def read_excel(data: bytes) -> Records:
     if not sheets:
         return []
     first, *body = table_rows(next(iter(sheets.values())))
-    header = [plain_name(name) for name in first]
-    while header and not header[-1] and not any(row[len(header) - 1] for row in body):
-        header = header[:-1]
+    # Tables may begin in any column, and end before cells that were once in use.
+    used = [place for place, name in enumerate(first) if plain_name(name) or any(row[place] for row in body)]
+    header = [plain_name(first[place]) for place in used]
     check_names(header)
-    return [dict(zip(header, row, strict=False)) for row in body]
+    return [{name: row[place] for name, place in zip(header, used, strict=True)} for row in body]
 
 
 def _sheets(data: bytes) -> dict[str, list[list[str]]]:

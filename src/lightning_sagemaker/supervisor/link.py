@@ -19,6 +19,8 @@ _HEARTBEAT_SECONDS = 1.0
 _RETRY = 0.3
 _CONNECT = 3.0
 """Time limit of one attempt in seconds; TCP sends a lost packet again after one and after three."""
+_NAME = 60.0
+"""Seconds in which the name of the coordinator's host has to resolve: those of a cluster appear with its hosts."""
 
 
 class Training(Protocol):
@@ -109,11 +111,14 @@ class Link:
         self._closed = threading.Event()
         self._connection: socket.socket | None = None
         self._status: dict[str, Any] = {}
+        self._problem: Exception | str = "it closed the connection"
         self.is_gone = self.is_stopping = False
+        begin = time.monotonic()
         if not self._connect(to_start, is_first=True):
             raise LaunchError(
-                f"The coordinator at {address} has not answered for {to_start:g} s. HINT: start"
-                " 'lightning-sagemaker supervise --host-rank 0' on the first host; check --coordinator and the network."
+                f"The coordinator at {address} has not answered for {time.monotonic() - begin:.0f} s ({self._problem})."
+                " HINT: start 'lightning-sagemaker supervise --host-rank 0' on the first host; check --coordinator and the"
+                " network."
             )
         assert self._connection is not None
         self.own_address: str = self._connection.getsockname()[0]
@@ -184,7 +189,7 @@ class Link:
             _end(connection)
 
     def _connect(self, patience: float, is_first: bool = False) -> bool:
-        deadline = time.monotonic() + patience
+        begin = time.monotonic()
         while not self._closed.is_set():
             try:
                 connection = socket.create_connection(self._address, timeout=_CONNECT)
@@ -197,12 +202,15 @@ class Link:
                     self._status, self._connection = welcome, connection
                     return True
                 connection.close()
-            except ConnectionRefusedError:
+            except ConnectionRefusedError as error:
                 if not is_first:  # its host responds, but nothing listens there
                     return False
-            except OSError:
-                pass
-            if time.monotonic() > deadline:
+                self._problem = error
+            except (OSError, UnicodeError) as error:
+                self._problem = error
+                if is_first and isinstance(error, (socket.gaierror, UnicodeError)):  # more likely misspelled than late
+                    patience = min(patience, _NAME)
+            if time.monotonic() > begin + patience:
                 return False
             time.sleep(_RETRY)
         return False
