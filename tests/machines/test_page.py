@@ -4,13 +4,13 @@
 import subprocess
 
 from tests.conftest import ROOT
-from tests.machines.page import tables
+from tests.machines.page import MACHINES, OTHER_SYSTEMS
 
 
-def test_the_tables_are_those_of_the_tests():
+def test_the_results_are_those_of_the_tests():
     page = (ROOT / "docs" / "machines.md").read_text()
-    rows = [line for line in page.splitlines() if line.startswith("|")]
-    assert rows == [line for line in tables().splitlines() if line]
+    assert MACHINES in page
+    assert [line for line in page.splitlines() if line.startswith("|")] == OTHER_SYSTEMS.splitlines()
 
 
 def test_no_two_files_differ_in_case_only():

@@ -72,9 +72,6 @@ class RecipeData(LightningDataModule):
         cache_dir: Folder for prepared data. Default: the user's cache folder, in a training job a temporary one.
         seed: Seed of everything random about the data, such as its order. Default: the run's (``seed_everything``).
 
-    Raises:
-        MisconfigurationException: If a number is out of range.
-
     """
 
     def __init__(
