@@ -14,18 +14,21 @@ SIZES = {
     "vocab_size": 50,
 }
 DISTILBERT = {"dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 64, "vocab_size": 50}
+BART = {"d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "vocab_size": 50}
+BART |= {"encoder_attention_heads": 4, "decoder_attention_heads": 4, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64}
 MODELS = {
     "bert": lambda: transformers.BertForMaskedLM(transformers.BertConfig(**SIZES)),
     "roberta": lambda: transformers.RobertaForSequenceClassification(transformers.RobertaConfig(**SIZES)),
     "albert": lambda: transformers.AlbertForMaskedLM(transformers.AlbertConfig(**SIZES, embedding_size=16)),
     "distilbert": lambda: transformers.DistilBertForMaskedLM(transformers.DistilBertConfig(**DISTILBERT)),
     "llama": lambda: transformers.LlamaForCausalLM(transformers.LlamaConfig(**SIZES)),
+    "bart": lambda: transformers.BartForSequenceClassification(transformers.BartConfig(**BART)),
 }
 
 
 @pytest.mark.parametrize(
     ("name", "columns", "rows"),
-    [("bert", 8, 4), ("roberta", 8, 4), ("albert", 4, 2), ("distilbert", 8, 4), ("llama", 10, 4)],
+    [("bert", 8, 4), ("roberta", 8, 4), ("albert", 4, 2), ("distilbert", 8, 4), ("llama", 10, 4), ("bart", 22, 10)],
 )
 def test_every_block_is_shared_and_nothing_else(name, columns, rows):
     module = nn.ModuleDict({"net": MODELS[name]()})
@@ -57,7 +60,7 @@ def test_what_each_rank_has_complete_but_uses_for_its_own_heads_is_summed():
 
 def test_each_model_follows_its_own_plan():
     """Two halves of different types; those without a plan stay whole, even where some of their names are in another's."""
-    image = transformers.ViTModel(transformers.ViTConfig(**{**SIZES, "image_size": 8, "patch_size": 4}))
+    image = transformers.BeitModel(transformers.BeitConfig(**{**SIZES, "image_size": 8, "patch_size": 4}))
     module = nn.ModuleDict({"image": image, "text": MODELS["distilbert"](), "more": MODELS["bert"]()})
     plan = tensor_plan(module, 2)
     assert {path.partition(".")[0] for path in plan} == {"text", "more"}
@@ -110,12 +113,37 @@ def test_attention_counts_its_own_heads(name):
         (MODELS["bert"](), 3, "num_attention_heads=4.*HINT"),
         (nn.Linear(2, 2), 2, "no transformers model.*HINT"),
         (
-            transformers.GPT2LMHeadModel(transformers.GPT2Config(n_embd=8, n_layer=1, n_head=2)),
+            transformers.CTRLLMHeadModel(transformers.CTRLConfig(vocab_size=50, n_embd=8, n_layer=1, n_head=2, dff=8)),
             2,
-            "no plan for gpt2.*HINT",
+            "no plan for ctrl.*HINT",
+        ),
+        (
+            transformers.BartModel(
+                transformers.BartConfig(
+                    vocab_size=50,
+                    d_model=12,
+                    encoder_layers=1,
+                    decoder_layers=1,
+                    encoder_attention_heads=3,
+                    decoder_attention_heads=3,
+                    encoder_ffn_dim=8,
+                    decoder_ffn_dim=8,
+                )
+            ),
+            2,
+            "num_(attention_)?heads=3.*HINT",
+        ),
+        (
+            transformers.DebertaV2Model(
+                transformers.DebertaV2Config(
+                    **SIZES, relative_attention=True, pos_att_type=["p2c", "c2p"], share_att_key=False
+                )
+            ),
+            2,
+            "does not know .*pos_(key|query)_proj.*HINT",
         ),
     ],
-    ids=["heads", "plain", "gpt2"],
+    ids=["heads", "plain", "ctrl", "heads of a decoder", "layer without a plan"],
 )
 def test_what_cannot_be_shared_is_refused(module, degree, message):
     with pytest.raises(ParallelConfigError, match=message):

@@ -16,50 +16,48 @@ from torch import nn
 
 from lightning_sagemaker.parallel.degrees import ParallelConfigError
 
-COLUMNS, ROWS = "colwise", "rowwise"
-SUMMED, SUMMED_TAIL = "summed", "summed tail"
+COLUMNS, ROWS, PACKED = "colwise", "rowwise", "packed colwise"
+"""Styles of matrices; the last one is of query, key and value in one matrix, one after the other."""
+OF_HEADS = (COLUMNS, ROWS, PACKED)
+"""Styles after which a rank has some of the heads, or of the hidden units, of the module that the matrix is part of."""
+SUMMED, SUMMED_TAIL, PER_HEAD = "summed", "summed tail", "per head"
 """Styles of modules that every rank has all of, but uses for its own heads only, so that gradients are summed: those of the
-parameters (the norm of each head's queries), or of the output's end (the rotary part of a key that all heads share)."""
+parameters (the norm of each head's queries), of the output's end (the rotary part of a key that all heads share), or of
+parameters with a value for each head, of which a rank uses its own."""
 BY_INPUTS, BY_DIMENSION = "by inputs", "by dimension"
 """Styles of a single linear layer, which splits its input and all-reduces, and of an embedding, which gathers dimensions."""
 
-_ENCODER = {
-    r"encoder\.layer\.\d+\.attention\.self\.(query|key|value)": COLUMNS,
-    r"encoder\.layer\.\d+\.attention\.self\.distance_embedding": SUMMED,
-    r"encoder\.layer\.\d+\.attention\.output\.dense": ROWS,
-    r"encoder\.layer\.\d+\.intermediate\.dense": COLUMNS,
-    r"encoder\.layer\.\d+\.output\.dense": ROWS,
+_RULE: Mapping[str, str] = {
+    r"(q|k|v|query|key|value)(_proj|_lin)?": COLUMNS,
+    r"(global_)?relative_attention_bias": COLUMNS,
+    r"distance_embedding": SUMMED,
+    r"(o|o_proj|out_proj|out_lin)": ROWS,
+    r"attention\.dense": ROWS,
+    r"attn\.q_attn": COLUMNS,
+    r"attn\.c_attn": PACKED,
+    r"attn\.c_proj": ROWS,
+    r"(fc1|lin1|c_fc|fc_in|wi|wi_[01]|up_proj|gate_proj|dense_h_to_4h|intermediate\.dense)": COLUMNS,
+    r"albert_layers\.\d+\.ffn": COLUMNS,
+    r"(fc2|lin2|mlp\.c_proj|fc_out|wo|down_proj|dense_4h_to_h|output\.dense|ffn_output)": ROWS,
 }
-_LIKE_BERT = (
-    *(
-        "bert",
-        "bert-generation",
-        "camembert",
-        "data2vec-text",
-        "electra",
-        "ernie",
-        "layoutlm",
-        "markuplm",
-        "megatron-bert",
-    ),
-    *("rembert", "roberta", "roberta-prelayernorm", "roformer", "xlm-roberta", "xlm-roberta-xl"),
+"""Suffixes of the names of modules in an attention and in a feed-forward network -> how those are sharded."""
+
+FAMILIES = frozenset(
+    (
+        *("albert", "bart", "bert", "bert-generation", "biogpt", "blenderbot", "blenderbot-small", "bloom"),
+        *("camembert", "data2vec-text", "deberta-v2", "deit", "dinov2", "distilbert", "electra", "ernie"),
+        *("flaubert", "gpt-sw3", "gpt2", "gpt_neo", "gptj", "gte", "ijepa", "jina_embeddings_v3", "layoutlm"),
+        *("longt5", "m2m_100", "marian", "markuplm", "mbart", "megatron-bert", "mpnet", "mt5", "nllb-moe"),
+        *("nomic_bert", "openai-gpt", "opt", "pegasus", "persimmon", "plbart", "rembert", "roberta"),
+        *("roberta-prelayernorm", "roc_bert", "roformer", "switch_transformers", "t5", "tapas", "umt5", "vit"),
+        *("vit_msn", "whisper", "xglm", "xlm", "xlm-roberta", "xlm-roberta-xl", "yoso"),
+    )
 )
-PLANS: Mapping[str, Mapping[str, str]] = {
-    **dict.fromkeys(_LIKE_BERT, _ENCODER),
-    "albert": {
-        r"albert_layer_groups\.\d+\.albert_layers\.\d+\.attention\.(query|key|value)": COLUMNS,
-        r"albert_layer_groups\.\d+\.albert_layers\.\d+\.attention\.dense": ROWS,
-        r"albert_layer_groups\.\d+\.albert_layers\.\d+\.ffn": COLUMNS,
-        r"albert_layer_groups\.\d+\.albert_layers\.\d+\.ffn_output": ROWS,
-    },
-    "distilbert": {
-        r"transformer\.layer\.\d+\.attention\.(q_lin|k_lin|v_lin)": COLUMNS,
-        r"transformer\.layer\.\d+\.attention\.out_lin": ROWS,
-        r"transformer\.layer\.\d+\.ffn\.lin1": COLUMNS,
-        r"transformer\.layer\.\d+\.ffn\.lin2": ROWS,
-    },
-}
-"""transformers' ``model_type`` -> suffixes of module names, and how those matrices are sharded."""
+"""transformers' ``model_type`` of the families that are sharded by these names.
+
+A name does not say what the code between the two matrices does; for these, ``tests.distributed.families`` compares the
+gradient of each parameter with that of one process. The decoders that transformers has plans for follow those.
+"""
 
 
 def tensor_plan(root: nn.Module, degree: int) -> dict[str, str]:
@@ -69,7 +67,7 @@ def tensor_plan(root: nn.Module, degree: int) -> dict[str, str]:
     images and text, stay complete on each rank, if another one is sharded.
 
     Args:
-        root: Module that contains a transformers model of a type in :data:`PLANS`, or one with its own plan
+        root: Module that contains a transformers model of one of the :data:`FAMILIES`, or one with its own plan
             (``base_model_tp_plan``, the decoder families).
         degree: Number of ranks that each matrix is sharded across.
 
@@ -88,9 +86,8 @@ def tensor_plan(root: nn.Module, degree: int) -> dict[str, str]:
         )
     if not found:
         raise ParallelConfigError(
-            f"tensor_parallel_degree={degree} was set, but there is no plan for {kinds[0]}. HINT: supported are"
-            f" {', '.join(PLANS)} and the decoders that transformers has plans for; use"
-            " sharded_data_parallel_degree or partitions for others."
+            f"tensor_parallel_degree={degree} was set, but there is no plan for {kinds[0]}. HINT: use"
+            " sharded_data_parallel_degree or partitions instead; docs/model-parallel.md lists the families that have one."
         )
     return found
 
@@ -100,11 +97,13 @@ def _plan_models(module: nn.Module, path: str, degree: int, found: dict[str, str
     config: Any = getattr(module, "config", None)
     if hasattr(config, "model_type"):
         kinds.append(config.model_type)
-        patterns = PLANS.get(config.model_type) or _patterns(getattr(config, "base_model_tp_plan", None))
-        plan = _matching(module, f"{path}." if path else "", patterns) if patterns else {}
+        own = _patterns(getattr(config, "base_model_tp_plan", None))
+        patterns = _RULE if config.model_type in FAMILIES else own
+        prefix = f"{path}." if path else ""
+        plan = _matching(module, prefix, patterns) if patterns else {}
         if plan:
             _add_shared_by_heads(module, path, config, plan)
-            _check_sizes(config, degree)
+            _check_sizes(module, prefix, config, plan, degree)
             found.update(plan)
             return
     for name, child in module.named_children():
@@ -117,26 +116,40 @@ def _matching(model: nn.Module, prefix: str, patterns: Mapping[str, str]) -> dic
         for pattern, style in patterns.items():
             if re.search(rf"(^|\.){pattern}$", path):
                 plan |= _placed(module, prefix + path, style)
-    split = {_owner(path) for path, style in plan.items() if style == COLUMNS}
-    return {path: style for path, style in plan.items() if style in (COLUMNS, ROWS) or _owner(path) in split}
+    split = {_owner(path) for path, style in plan.items() if style in (COLUMNS, PACKED)}
+    beside = split | {
+        _owner(path) for path in split
+    }  # as BERT's ``attention.output.dense`` is of ``attention.self.query``
+    return {
+        path: style
+        for path, style in plan.items()
+        if style in (COLUMNS, PACKED) or _owner(path) in split or (style == ROWS and _owner(_owner(path)) in beside)
+    }
 
 
-_NORMS, _LATENT = ("q_norm", "k_norm", "v_norm"), "kv_a_proj_with_mqa"
+_NORMS, _LATENT, _ACTIVATION = ("q_norm", "k_norm", "v_norm"), "kv_a_proj_with_mqa", "act_fn"
 """Modules that the plans of many models, and of all before transformers 5, do not name."""
 
 
 def _add_shared_by_heads(model: nn.Module, path: str, config: Any, plan: dict[str, str]) -> None:
-    """Add what the heads of an attention share to a plan that shards them, and does not name it."""
+    """Add what heads or hidden units share, or each of them has, to a plan that shards them, and does not name it."""
     heads = getattr(config, "num_attention_heads", 1)
-    size = getattr(config, "head_dim", None) or getattr(config, "hidden_size", 0) // heads
     for owner in dict.fromkeys([_owner(name) for name, style in plan.items() if style == COLUMNS]):
-        attention = model.get_submodule(owner[len(path) :].removeprefix("."))
-        for name, module in attention.named_children():
-            place, shapes = f"{owner}.{name}", {tuple(one.shape) for one in module.parameters()}
-            if name in _NORMS and shapes == {(size,)}:
+        module = model.get_submodule(owner[len(path) :].removeprefix("."))
+        size = getattr(module, "head_dim", None) or getattr(config, "hidden_size", 0) // heads
+        for name, child in module.named_children():
+            place, shapes = f"{owner}.{name}", {tuple(one.shape) for one in child.parameters()}
+            if (name in _NORMS and shapes == {(size,)}) or (name == _ACTIVATION and shapes):
                 plan.setdefault(place, SUMMED)
             elif name == _LATENT:
                 plan.setdefault(place, SUMMED_TAIL)
+            elif config.model_type in FAMILIES and isinstance(child, nn.Linear) and place not in plan:
+                raise ParallelConfigError(
+                    f"tensor_parallel_degree was set, but the plan for {config.model_type} does not know {place}. HINT: use"
+                    " sharded_data_parallel_degree or partitions instead, or a configuration of the model without it."
+                )
+        if {len(one) for one in module.parameters(recurse=False)} == {heads}:
+            plan[owner] = PER_HEAD
         if f"{owner}.q_b_proj" in plan:
             plan.pop(f"{owner}.q_a_proj", None)  # its whole output is normalized
 
@@ -152,7 +165,7 @@ def _placed(module: nn.Module, path: str, style: str) -> dict[str, str]:
     The adapter's second matrix computes columns as the matrix does, and its first one takes rows as the matrix does; the
     other one of the two is small, and complete on each rank.
     """
-    if style in (SUMMED, SUMMED_TAIL) or isinstance(module, nn.Linear):
+    if style in (SUMMED, SUMMED_TAIL) or isinstance(module, (nn.Linear, nn.Embedding)) or hasattr(module, "nf"):
         return {path: style}
     linears = {name: found for name, found in module.named_modules() if isinstance(found, nn.Linear)}
     if not linears:
@@ -169,10 +182,15 @@ def _placed(module: nn.Module, path: str, style: str) -> dict[str, str]:
     return {f"{path}.{name}": style for name in linears if name.partition(".")[0] in ("base_layer", own)}
 
 
-def _check_sizes(config: Any, degree: int) -> None:
-    for what in ("num_attention_heads", "num_key_value_heads", "intermediate_size"):
-        number = getattr(config, what, None)
-        if number is not None and number % degree:
+def _check_sizes(model: nn.Module, prefix: str, config: Any, plan: Mapping[str, str], degree: int) -> None:
+    places = [(config, what) for what in ("num_attention_heads", "num_key_value_heads", "intermediate_size")]
+    for path, style in plan.items():
+        if style in OF_HEADS:
+            places += [(model.get_submodule(_owner(path)[len(prefix) :]), what) for what in _COUNTS]
+            places += [(model.get_submodule(path[len(prefix) :]), "out_features")] if style == COLUMNS else []
+    for place, what in places:
+        number = getattr(place, what, None)
+        if isinstance(number, int) and number % degree:
             raise ParallelConfigError(
                 f"tensor_parallel_degree={degree} was set, but the model has {what}={number}. HINT: set a divisor of it."
             )
@@ -196,8 +214,9 @@ def _patterns(plan: Mapping[str, str] | None) -> dict[str, str]:
     }
 
 
-_COUNTS = ("num_attention_heads", "num_heads", "n_heads", "num_key_value_heads", "all_head_size")
-"""Attributes of transformers' attention modules: number of heads, or number of elements of all heads."""
+_COUNTS = ("num_attention_heads", "num_heads", "n_heads", "n_head", "num_key_value_heads")
+_TOTALS = ("all_head_size", "split_size", "inner_dim", "embed_dim")
+"""Attributes of transformers' attention modules: numbers of heads, and numbers of elements of all heads."""
 
 
 def count_own_heads(root: nn.Module, shared: Iterable[str], degree: int) -> Callable[[], None]:
@@ -218,7 +237,8 @@ def count_own_heads(root: nn.Module, shared: Iterable[str], degree: int) -> Call
     before: list[tuple[nn.Module, str, int]] = []
     for owner in {_owner(path) for path in shared}:
         module = root.get_submodule(owner)
-        for name in _COUNTS:
+        is_attention = any(isinstance(getattr(module, name, None), int) for name in _COUNTS)
+        for name in (*_COUNTS, *_TOTALS) if is_attention else ():
             number = getattr(module, name, None)
             if isinstance(number, int):
                 before.append((module, name, number))

@@ -4,14 +4,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
 
 from lightning_sagemaker._compat.dtensor import local_of
@@ -28,11 +28,14 @@ from lightning_sagemaker.parallel.activations import save_memory
 from lightning_sagemaker.parallel.blocks import find_units
 from lightning_sagemaker.parallel.degrees import ParallelConfigError, ParallelDegrees
 from lightning_sagemaker.parallel.full_states import take_full_states
-from lightning_sagemaker.parallel.plans import COLUMNS, count_own_heads, tensor_plan
-from lightning_sagemaker.parallel.tensor import WITH_SUMS
+from lightning_sagemaker.parallel.plans import COLUMNS, OF_HEADS, ROWS, count_own_heads, tensor_plan
+from lightning_sagemaker.parallel.tensor import WITH_SUMS, sharded_dims, sharded_forward
+from lightning_sagemaker.parallel.tensor_collectives import CopiedOnce
 
 DP_REPLICATE, DP_SHARD, TP = "dp_replicate", "dp_shard", "tp"
 """Dimensions of the mesh: replicas, parameter shards of a replica, tensor parallel ranks."""
+STYLES: Mapping[str, type[ParallelStyle]] = {COLUMNS: ColwiseParallel, ROWS: RowwiseParallel}
+"""torch's styles of linear layers and embeddings."""
 
 
 @dataclass(frozen=True)
@@ -163,15 +166,23 @@ def apply_tensor_parallel(root: nn.Module, mesh: DeviceMesh) -> list[str]:
         ParallelConfigError: If there is no tensor parallel plan for the model.
 
     """
-    plan = tensor_plan(root, mesh.size())
+    plan, group = tensor_plan(root, mesh.size()), mesh.get_group()
     styles: dict[str, ParallelStyle] = {}
+    once = CopiedOnce(group)
     for path, style in plan.items():
+        module = root.get_submodule(path)
         if style in WITH_SUMS:
-            root.get_submodule(path).forward = WITH_SUMS[style](root, path, mesh.get_group())
+            module.forward = WITH_SUMS[style](root, path, group)
+        elif style in STYLES and isinstance(module, (nn.Linear, nn.Embedding)):
+            styles[path] = STYLES[style]()
         else:
-            styles[path] = ColwiseParallel() if style == COLUMNS else RowwiseParallel()
+            module.forward = sharded_forward(module, style, once, group)
+            for name, dim in sharded_dims(module, style).items():
+                whole = module.get_parameter(name)
+                shard = nn.Parameter(distribute_tensor(whole, mesh, [Shard(dim)]), whole.requires_grad)
+                module.register_parameter(name, shard)
     parallelize_module(root, mesh, styles)
-    count_own_heads(root, styles, mesh.size())
+    count_own_heads(root, [path for path, style in plan.items() if style in OF_HEADS], mesh.size())
     return [
         name
         for name, parameter in root.named_parameters()

@@ -9,9 +9,8 @@ parameters: they stay the same objects, with a shard of their values. What each 
 from __future__ import annotations
 
 import functools
-import weakref
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol, cast
+from typing import Any, TypeAlias, cast
 
 import torch
 import torch.distributed as dist
@@ -20,18 +19,24 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard
 
+from lightning_sagemaker._compat.dtensor import local_of
 from lightning_sagemaker.parallel.groups import ParallelGroups
 from lightning_sagemaker.parallel.plans import (
     BY_DIMENSION,
     BY_INPUTS,
     COLUMNS,
-    ROWS,
+    OF_HEADS,
+    PACKED,
+    PER_HEAD,
     SUMMED,
     SUMMED_TAIL,
     count_own_heads,
 )
 from lightning_sagemaker.parallel.stage import Stages
+from lightning_sagemaker.parallel.tensor_collectives import CopiedOnce, copied, joined, own_columns, sliced, summed
 from lightning_sagemaker.parallel.trace import ReplacedForwards
+
+_Wrapper: TypeAlias = Callable[[nn.Module, str, dist.ProcessGroup], Callable[..., object]]
 
 
 class TensorParallelLinears:
@@ -56,30 +61,24 @@ class TensorParallelLinears:
             for path, style in plan.items()
             if not any(map(stages.is_absent, root.get_submodule(path).parameters()))
         }
-        copied = _CopiedOnce(groups.groups["TP"])
+        once = CopiedOnce(groups.groups["TP"])
         for path, style in own.items():
             module = root.get_submodule(path)
             if style in WITH_SUMS:
                 self._forwards.replace(module, WITH_SUMS[style](root, path, groups.groups["TP"]))
             else:
-                self._share(module, style, copied)
-        heads = [path for path, style in own.items() if style in (COLUMNS, ROWS)]
+                self._share(module, style, once)
+        heads = [path for path, style in own.items() if style in OF_HEADS]
         self._undo_heads = count_own_heads(root, heads, self._degree)
 
-    def _share(self, linear: Any, style: str, copied: _CopiedOnce) -> None:
-        if style == COLUMNS:
-            parameters, dim, forward = [linear.weight, linear.bias], 0, functools.partial(_by_columns, linear, copied)
-        else:
-            known: dict[str, Callable[..., Tensor]] = {BY_INPUTS: _by_inputs, BY_DIMENSION: _by_dimension}
-            compute = known.get(style, _by_rows)
-            group = self._groups.groups["TP"]
-            parameters, dim, forward = [linear.weight], 1, functools.partial(compute, linear, group)
-        for parameter in parameters:
-            if parameter is not None:
-                self._dims[id(parameter)] = dim
-                parameter.data = self.part(parameter, parameter.data)
-        if not self._stages.compute_by(linear, forward):
-            self._forwards.replace(linear, forward)
+    def _share(self, layer: nn.Module, style: str, once: CopiedOnce) -> None:
+        forward = sharded_forward(layer, style, once, self._groups.groups["TP"])
+        for name, dim in sharded_dims(layer, style).items():
+            parameter = layer.get_parameter(name)
+            self._dims[id(parameter)] = dim
+            parameter.data = self.part(parameter, parameter.data)
+        if not self._stages.compute_by(layer, forward):
+            self._forwards.replace(layer, forward)
 
     def remove(self) -> None:
         """Restore the layers' forward methods; their parameters stay sharded."""
@@ -135,125 +134,113 @@ def map_state(
     return {**state, "state": entries}
 
 
-def _by_columns(linear: nn.Linear, copied: _CopiedOnce, x: Tensor) -> Tensor:
-    return F.linear(copied(x), linear.weight, linear.bias)
+def sharded_dims(layer: nn.Module, style: str) -> dict[str, int]:
+    """Name of each parameter of a layer that is sharded -> the dimension.
+
+    Args:
+        layer: A linear layer, transformers' ``Conv1D`` or an embedding.
+        style: Its style in the plan.
+
+    """
+    inputs = 0 if _is_transposed(layer) else 1
+    if style != COLUMNS or isinstance(layer, nn.Embedding):
+        return {"weight": inputs}
+    return {"weight": 1 - inputs} | ({} if layer.bias is None else {"bias": 0})
 
 
-def _by_rows(linear: nn.Linear, group: dist.ProcessGroup, x: Tensor) -> Tensor:
-    total: Tensor = _Summed.apply(F.linear(x, linear.weight), group)  # type: ignore[no-untyped-call]
-    return total if linear.bias is None else total + linear.bias
+def sharded_forward(
+    layer: nn.Module, style: str, once: CopiedOnce, group: dist.ProcessGroup
+) -> Callable[[Tensor], Tensor]:
+    """The ``forward`` of a layer whose parameters are shards, plain tensors or ``DTensor``.
+
+    Args:
+        layer: The layer, before it is sharded.
+        style: Its style in the plan.
+        once: Of the layers that may have the same input.
+        group: Process group of the tensor parallel ranks.
+
+    """
+    if isinstance(layer, nn.Embedding):
+        return functools.partial(_by_dimension if style == BY_DIMENSION else _by_heads, layer, group)
+    linear = cast("nn.Linear", layer)
+    if style == COLUMNS:
+        return functools.partial(_by_columns, linear, once)
+    if style == PACKED:
+        outputs, inputs = _turned(linear, linear.weight).shape
+        return functools.partial(_by_packed_columns, linear, once, group, outputs // inputs)
+    return functools.partial(_by_inputs if style == BY_INPUTS else _by_rows, linear, group)
 
 
-def _by_inputs(linear: nn.Linear, group: dist.ProcessGroup, x: Tensor) -> Tensor:
-    return _by_rows(linear, group, _Sliced.apply(x, group))  # type: ignore[no-untyped-call]
+def _is_transposed(layer: nn.Module) -> bool:
+    """Whether a layer is transformers' ``Conv1D``, whose weight is the transpose of a linear layer's."""
+    return hasattr(layer, "nf")
+
+
+def _turned(layer: nn.Module, weight: Tensor) -> Tensor:
+    """Between the layout of a layer's weight and that of a linear layer, in either direction."""
+    return weight.t() if _is_transposed(layer) else weight
+
+
+def _by_columns(layer: nn.Linear, once: CopiedOnce, x: Tensor) -> Tensor:
+    return F.linear(once(x), _turned(layer, local_of(layer.weight)), local_of(layer.bias))
+
+
+def _by_packed_columns(layer: nn.Linear, once: CopiedOnce, group: dist.ProcessGroup, parts: int, x: Tensor) -> Tensor:
+    """Columns of query, key and value in one matrix, of which each process stores rows: its columns are not contiguous."""
+    rows = _turned(layer, local_of(layer.weight)).t()
+    weight = own_columns(rows, group, parts).t()
+    bias: Tensor | None = layer.bias
+    if bias is not None:
+        bias = copied(bias, group).view(parts, dist.get_world_size(group), -1)[:, dist.get_rank(group)].flatten()
+    return F.linear(once(x), weight, bias)
+
+
+def _by_rows(layer: nn.Linear, group: dist.ProcessGroup, x: Tensor) -> Tensor:
+    total = summed(F.linear(x, _turned(layer, local_of(layer.weight))), group)
+    return total if layer.bias is None else total + layer.bias
+
+
+def _by_inputs(layer: nn.Linear, group: dist.ProcessGroup, x: Tensor) -> Tensor:
+    return _by_rows(layer, group, sliced(x, group))
+
+
+def _by_heads(embedding: nn.Embedding, _: dist.ProcessGroup, numbers: Tensor) -> Tensor:
+    weight = local_of(embedding.weight)
+    return F.embedding(numbers, weight, embedding.padding_idx, scale_grad_by_freq=embedding.scale_grad_by_freq)
 
 
 def _by_dimension(embedding: nn.Embedding, group: dist.ProcessGroup, numbers: Tensor) -> Tensor:
-    own = F.embedding(numbers, embedding.weight, embedding.padding_idx, scale_grad_by_freq=embedding.scale_grad_by_freq)
-    joined: Tensor = _Joined.apply(own, group)  # type: ignore[no-untyped-call]
-    return joined
+    return joined(_by_heads(embedding, group, numbers), group)
 
 
-class _Context(Protocol):
-    """The autograd context."""
+def _with_parameters(change: Callable[[Tensor, dist.ProcessGroup], Tensor]) -> _Wrapper:
+    def wrap(root: nn.Module, path: str, group: dist.ProcessGroup) -> Callable[..., object]:
+        module = root.get_submodule(path)
+        forward, names = module.forward, [name for name, _ in module.named_parameters(recurse=False)]
 
-    group: dist.ProcessGroup
+        @functools.wraps(forward)
+        def run(*args: object, **kwargs: object) -> object:
+            own = [(place, name, place[name]) for name in names for place in (_place_of(module, name),)]
+            try:
+                for place, name, parameter in own:
+                    place[name] = change(parameter, group)
+                return forward(*args, **kwargs)
+            finally:
+                for place, name, parameter in own:
+                    place[name] = parameter
 
+        return run
 
-class _CopiedOnce:
-    """Query, key and value are computed from one tensor: its gradient is summed over the group once, not three times."""
-
-    def __init__(self, group: dist.ProcessGroup) -> None:
-        self._group = group
-        self._last: tuple[Callable[[], Tensor | None], Callable[[], Tensor | None]] = (lambda: None, lambda: None)
-
-    def __call__(self, x: Tensor) -> Tensor:
-        if not x.requires_grad:
-            return x
-        last, copy = self._last[0](), self._last[1]()
-        if last is x and copy is not None:
-            return copy
-        made: Tensor = _Copied.apply(x, self._group)  # type: ignore[no-untyped-call]
-        self._last = (weakref.ref(x), weakref.ref(made))
-        return made
+    return wrap
 
 
-class _Copied(torch.autograd.Function):
-    """Identity; the gradients of all processes are summed."""
-
-    @staticmethod
-    def forward(ctx: _Context, x: Tensor, group: dist.ProcessGroup) -> Tensor:
-        ctx.group = group
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx: _Context, gradient: Tensor) -> tuple[Tensor, None]:
-        total = gradient.clone(memory_format=torch.contiguous_format)
-        dist.all_reduce(total, group=ctx.group)
-        return total, None
+def _of_own_heads(parameter: Tensor, group: dist.ProcessGroup) -> Tensor:
+    return copied(parameter, group).chunk(dist.get_world_size(group))[dist.get_rank(group)]
 
 
-class _Summed(torch.autograd.Function):
-    """The sum over all processes; the gradient is passed through."""
-
-    @staticmethod
-    def forward(ctx: _Context, part: Tensor, group: dist.ProcessGroup) -> Tensor:
-        total = part.clone(memory_format=torch.contiguous_format)
-        dist.all_reduce(total, group=group)
-        return total
-
-    @staticmethod
-    def backward(ctx: _Context, gradient: Tensor) -> tuple[Tensor, None]:
-        return gradient, None
-
-
-class _Sliced(torch.autograd.Function):
-    """This process's slice of the last dimension; the gradients are gathered."""
-
-    @staticmethod
-    def forward(ctx: _Context, x: Tensor, group: dist.ProcessGroup) -> Tensor:
-        ctx.group = group
-        return _own_part(x, group)
-
-    @staticmethod
-    def backward(ctx: _Context, gradient: Tensor) -> tuple[Tensor, None]:
-        return _join_parts(gradient, ctx.group), None
-
-
-class _Joined(torch.autograd.Function):
-    """Gather along the last dimension; the gradient is sliced."""
-
-    @staticmethod
-    def forward(ctx: _Context, part: Tensor, group: dist.ProcessGroup) -> Tensor:
-        ctx.group = group
-        return _join_parts(part, group)
-
-    @staticmethod
-    def backward(ctx: _Context, gradient: Tensor) -> tuple[Tensor, None]:
-        return _own_part(gradient, ctx.group), None
-
-
-def _with_summed_parameters(root: nn.Module, path: str, group: dist.ProcessGroup) -> Callable[..., object]:
-    module = root.get_submodule(path)
-    forward, names = module.forward, [name for name, _ in module.named_parameters(recurse=False)]
-
-    @functools.wraps(forward)
-    def run(*args: object, **kwargs: object) -> object:
-        own = [(place, name, place[name]) for name in names for place in (_place_of(module, name),)]
-        try:
-            for place, name, parameter in own:
-                place[name] = _Copied.apply(parameter, group)  # type: ignore[no-untyped-call]
-            return forward(*args, **kwargs)
-        finally:
-            for place, name, parameter in own:
-                place[name] = parameter
-
-    return run
-
-
-def _place_of(module: nn.Module, name: str) -> dict[str, nn.Parameter | None]:
+def _place_of(module: nn.Module, name: str) -> dict[str, Tensor]:
     """Where a module finds a parameter: FSDP keeps a view of it as a plain attribute within a forward pass."""
-    return vars(module) if name in vars(module) else module._parameters
+    return cast("dict[str, Tensor]", vars(module) if name in vars(module) else module._parameters)
 
 
 def _with_summed_tail(root: nn.Module, path: str, group: dist.ProcessGroup) -> Callable[..., object]:
@@ -263,21 +250,14 @@ def _with_summed_tail(root: nn.Module, path: str, group: dist.ProcessGroup) -> C
     @functools.wraps(forward)
     def run(*args: object, **kwargs: object) -> object:
         found: Tensor = forward(*args, **kwargs)
-        return torch.cat([found[..., :-size], _Copied.apply(found[..., -size:], group)], dim=-1)  # type: ignore[no-untyped-call]
+        return torch.cat([found[..., :-size], copied(found[..., -size:], group)], dim=-1)
 
     return run
 
 
-WITH_SUMS = {SUMMED: _with_summed_parameters, SUMMED_TAIL: _with_summed_tail}
+WITH_SUMS: Mapping[str, _Wrapper] = {
+    SUMMED: _with_parameters(copied),
+    PER_HEAD: _with_parameters(_of_own_heads),
+    SUMMED_TAIL: _with_summed_tail,
+}
 """Style -> the ``forward`` of the module by that name, whose gradients are summed over a group."""
-
-
-def _own_part(whole: Tensor, group: dist.ProcessGroup) -> Tensor:
-    return whole.chunk(dist.get_world_size(group), -1)[dist.get_rank(group)].contiguous()
-
-
-def _join_parts(part: Tensor, group: dist.ProcessGroup) -> Tensor:
-    part = part.contiguous()
-    parts = [torch.empty_like(part) for _ in range(dist.get_world_size(group))]
-    dist.all_gather(parts, part, group)
-    return torch.cat(parts, -1)
