@@ -74,8 +74,8 @@ def _main(arguments: Sequence[str] | None) -> int:
         parsed.script_arguments = rest
     try:
         return int(parsed.run_command(parsed))
-    except (CommandError, SageMakerJobError, OSError) as error:
-        sentence = about_system(error) if isinstance(error, OSError) else str(error)
+    except (CommandError, SageMakerJobError, OSError, RuntimeError) as error:
+        sentence = str(error) if isinstance(error, (CommandError, SageMakerJobError)) else about_system(error)
         if parsed.run_command is run.main or sentence is None:
             raise
         print(f"{parsed.parser_of_command.prog}: error: {sentence}", file=sys.stderr)

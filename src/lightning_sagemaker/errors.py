@@ -13,6 +13,8 @@ from collections.abc import Iterable
 
 _FEW = 25
 """Names that fit into a message."""
+_NO_THREAD = "can't start new thread"
+"""Message of Python's RuntimeError where the system's limit of processes is reached."""
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """Numbers of errors of a full disk, an exhausted quota, or a file that is as long as it may be."""
 
@@ -59,8 +61,15 @@ def pairs(option: str, texts: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def about_system(error: OSError) -> str | None:
-    """What to do about a file, folder, disk or program that cannot be used; None for other errors of the system."""
+def about_system(error: Exception) -> str | None:
+    """What to do about a file, folder, disk, program or limit of the system; None for other errors."""
+    if isinstance(error, BlockingIOError) or str(error) == _NO_THREAD:
+        return (
+            "No further process or thread can be started here. HINT: raise the limit (`ulimit -u`, --pids-limit of a"
+            " container), or end other processes."
+        )
+    if not isinstance(error, OSError):
+        return None
     if isinstance(error, shutil.Error) and error.args and isinstance(error.args[0], list):
         *_, reason = error.args[0][0]  # of the first of all files that were not copied
         return f"{reason}. HINT: give a folder that can be written, on a disk with space."

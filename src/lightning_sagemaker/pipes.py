@@ -26,8 +26,10 @@ def quiet_pipe() -> Iterator[None]:
     """
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
         sys.stdout.reconfigure(errors="backslashreplace")
+    is_printed = False
     try:
         yield
+        is_printed = True
         _flush()
     except BrokenPipeError:
         if not _has_no_reader():
@@ -35,7 +37,7 @@ def quiet_pipe() -> Iterator[None]:
         drop_output()
         sys.exit(EXIT_CODE)
     except OSError as error:
-        if not drop_output():
+        if not drop_output() and not is_printed:  # a second attempt may find nothing to write
             raise
         print(f"error: {about_system(error)}", file=sys.stderr)
         sys.exit(2)

@@ -50,7 +50,7 @@ def trained(folder, every, counts_steps, kinds=(Model, Data), seed=1, **options)
     new_process()
     seed_everything(seed, verbose=False)
     model, data = kinds[0](counts_steps), kinds[1]()
-    saves = ModelCheckpoint(folder, every_n_train_steps=1, save_top_k=-1, filename="{step}")
+    saves = ModelCheckpoint(folder, every_n_train_steps=options.get("max_steps", 36))
     trainer = Trainer(
         accelerator="cpu", devices=1, logger=False, callbacks=[AutoResume(folder), saves], enable_progress_bar=False,
         enable_model_summary=False, default_root_dir=folder, reload_dataloaders_every_n_epochs=every,

@@ -68,6 +68,10 @@ def test_every_host_of_a_rehearsal_gets_a_part_of_what_is_shared_out(aws, tmp_pa
         "listed": ["b.bin", "c.bin"],
         "local": ["a.bin", "b.bin"],
     }
+    with pytest.raises(LaunchError, match="Channel 'train': no objects begin with s3://shared-out/dada, so the job"):
+        rehearsal._samples(
+            Estimator(recipe="albert-mlm").plan({"train": "s3://shared-out/dada"}), tmp_path / "none", {}
+        )
 
 
 def test_named_pipes_are_refused_in_a_rehearsal(tmp_path):

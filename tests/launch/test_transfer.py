@@ -138,6 +138,32 @@ def test_a_sample_of_a_large_text_is_cut_at_a_line(aws, tmp_path):
     assert up_to_last_line(b"one line only") == b"one line only"
 
 
+def test_a_channels_prefix_may_end_within_a_name(aws, tmp_path):
+    """SageMaker takes every object that begins with it, by its full name (aws/sagemaker-python-sdk#3612)."""
+    s3 = aws.client("s3")
+    s3.create_bucket(Bucket="prefixes")
+    for name in ("train/a.csv", "train/b/c.csv", "train-1.csv", "train2/d.csv", "train2/", "test.csv", "x/train.csv"):
+        s3.put_object(Bucket="prefixes", Key=f"data/{name}", Body=b"x")
+
+    def files(uri, **more):
+        place = tmp_path / str(len(list(tmp_path.iterdir())))
+        fetch(s3, uri, place, **more)
+        return sorted(path.relative_to(place).as_posix() for path in place.rglob("*") if path.is_file())
+
+    for uri, others in (
+        ("s3://prefixes/data/train", ["train-1.csv", "train2/d.csv"]),
+        ("s3://prefixes/data/train/", []),
+    ):
+        assert files(uri) == ["a.csv", "b/c.csv"]
+        assert files(uri, is_channel=True) == ["a.csv", "b/c.csv", *others]
+    assert files("s3://prefixes/data/tra") == []
+    assert files("s3://prefixes/data/tra", is_channel=True) == [
+        "train-1.csv", "train/a.csv", "train/b/c.csv", "train2/d.csv",
+    ]  # fmt: skip
+    assert files("s3://prefixes/data/x/train.csv", is_channel=True) == ["train.csv"]
+    assert len(files("s3://prefixes", is_channel=True)) == 6
+
+
 def test_a_manifest_stands_for_the_objects_that_it_lists(aws, tmp_path):
     """As in a training job, where the program never sees the manifest."""
     s3 = aws.client("s3")

@@ -39,3 +39,9 @@ def test_a_recipe_that_cannot_be_copied_leaves_nothing(tmp_path, monkeypatch):
     said = about_system(caught.value)
     assert said.startswith(f"[Errno {errno.ENOSPC}] {os.strerror(errno.ENOSPC)}: ")
     assert said.count("HINT: ") == 1
+
+
+@pytest.mark.parametrize("error", [of(errno.EAGAIN), RuntimeError("can't start new thread")])
+def test_a_limit_of_processes_is_named(error):
+    assert about_system(error).startswith("No further process or thread can be started here. HINT: raise the limit")
+    assert about_system(RuntimeError("other")) is None

@@ -45,7 +45,11 @@ def test_another_pipe_is_an_error():
 
 
 def test_an_output_that_is_full_is_one_sentence():
-    for program in (f"-m {cli.__name__} metrics", f'-c "{PRINTS}    print(1)"'):
+    for program in (
+        f"-m {cli.__name__} metrics",
+        f"-m {cli.__name__} run bert-qa --help",
+        f'-c "{PRINTS}    print(1)"',
+    ):
         said = "error: the output cannot be written: No space left on device. HINT: "
         command = f"unset PYTHONUNBUFFERED; {sys.executable} {program} > /dev/full"
         done = subprocess.run(["bash", "-c", command], stderr=subprocess.PIPE, text=True, timeout=120)

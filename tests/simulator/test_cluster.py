@@ -303,6 +303,8 @@ def test_without_permission_the_hosts_share_a_network(tmp_path, script, monkeypa
         (["true"], {"hyperparameters": {str(i): i for i in range(101)}}, "SageMaker accepts 100"),
         (["true"], {"contract": "modeltrainer", "hyperparameters": {"a": "it's"}}, "holds a single quote"),
         (["true"], {"contract": "modeltrainer", "channels": {"a-b": "."}}, "does not form a valid variable name"),
+        (["true"], {"distribution": "torch_distributed"}, "where AWS's containers run Python scripts only"),
+        (["true"], {"contract": "modeltrainer", "distribution": "smddp"}, "where AWS's containers run Python scripts"),
         (["true"], {"root": "/proc/nowhere"}, "The hosts' folders cannot be created"),
     ],
 )

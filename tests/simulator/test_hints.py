@@ -75,6 +75,18 @@ def test_the_folder_of_the_containers():
     assert "SM_MODEL_DIR" in (hint_for(f"FileNotFoundError: {caught.value}") or "")
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "local variable 'device' referenced before assignment",
+        "cannot access local variable 'device' where it is not associated with a value",
+    ],
+)
+def test_transformers_with_smp_and_without_a_gpu(words):
+    """Python 3.10's words, and those since."""
+    assert "transformers 4.28.1" in (hint_for(f"UnboundLocalError: {words}") or "")
+
+
 def test_others_have_none():
     assert hint_for("ValueError: no advice") is None
     assert "--network netns" in (hint_for("socket.gaierror: [Errno -2] Name or service not known") or "")

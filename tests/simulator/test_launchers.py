@@ -24,6 +24,7 @@ def source(tmp_path, monkeypatch):
 def test_a_program_of_the_source_folder_is_found_there(source, name):
     program = Program.parse([name, "--epochs", "1"], source)
     assert program.command == ["./run.sh", "--epochs", "1"]
+    assert program.entry_point == "run.sh"  # SM_USER_ENTRY_POINT of the containers
 
 
 def test_a_program_on_the_path_keeps_its_name(source, tmp_path, monkeypatch):

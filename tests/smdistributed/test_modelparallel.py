@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 from lightning_sagemaker.smdistributed import importer
 
@@ -59,6 +60,7 @@ USED = [
     "size",
     "state.cfg",
     "state.module_manager.translate_functions",
+    "state.patch_manager.get_original_method",
     "state_mod.state.param_index_to_name_tp_group",
     "state_mod.state.param_name_to_index_tp_group",
     "step",
@@ -107,6 +109,18 @@ def test_members_and_version(smp):
     for name in ("verify", "dump_model"):
         with pytest.raises(Exception, match="HINT"):
             getattr(helpers, name)()
+
+
+def test_what_a_step_returns_is_averaged_whatever_its_type(smp):
+    """Counts of correct answers and indices, as AWS's samples return them; the real ones keep their type."""
+    counts = smp.StepOutput([torch.tensor([1, 2]), torch.tensor([2, 2])]).reduce_mean()
+    assert torch.equal(counts, torch.tensor([1.5, 2.0]))
+    assert torch.equal(smp.StepOutput([torch.tensor(True), torch.tensor(False)]).reduce_mean(), torch.tensor(0.5))
+    assert smp.StepOutput([torch.ones(1, dtype=torch.float64)]).reduce_mean().dtype == torch.float64
+
+
+def test_methods_of_classes_are_as_they_were(smp):
+    assert smp.state.patch_manager.get_original_method("forward", torch.nn.Linear) is torch.nn.Linear.forward
 
 
 HOOKS = """

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from lightning_sagemaker import SageMakerJob, SageMakerJobError
-from lightning_sagemaker.errors import about_system
+from lightning_sagemaker.errors import about_system, is_full
 from lightning_sagemaker.pipes import quiet_pipe
 from lightning_sagemaker.recipe_packages import has_packages
 from lightning_sagemaker.recipes._common.cli.arguments import (
@@ -38,13 +38,22 @@ def run_recipe(package: str, arguments: Sequence[str] | None = None) -> None:
     recipe: Recipe = import_module(f"{package}.recipe").RECIPE
     with quiet_pipe():
         if any(word in HELP for word in given):
-            print(help_text(recipe))
+            _print_help(recipe)
         elif not has_packages():
             sys.exit(1)
         elif HELP_ALL in given:
             _run(recipe, [given[0] if given[0] in SUBCOMMANDS else SUBCOMMANDS[0], HELP[0]], debug=False)
         else:
             _run(recipe, [word for word in given if word != DEBUG], debug=DEBUG in given)
+
+
+def _print_help(recipe: Recipe) -> None:
+    try:
+        print(help_text(recipe))
+    except OSError as error:
+        if not is_full(error):
+            raise
+        _end(about_system(error))
 
 
 def _run(recipe: Recipe, words: list[str], debug: bool) -> None:
@@ -62,7 +71,7 @@ def _run(recipe: Recipe, words: list[str], debug: bool) -> None:
             raise
         _end(f"{error} HINT: `lightning-sagemaker run {recipe.name} --help-all` lists the options.")
     except Exception as error:
-        sentence = (isinstance(error, OSError) and about_system(error)) or str(error)
+        sentence = about_system(error) or str(error)
         if debug or "HINT:" not in sentence or _is_in_container():
             raise
         is_said = isinstance(error, SharedError) and error.rank  # by rank zero

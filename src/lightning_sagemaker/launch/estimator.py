@@ -23,6 +23,7 @@ from lightning_sagemaker.launch.spec.described import described_job
 from lightning_sagemaker.launch.spec.vocabulary import by_position, job_values
 from lightning_sagemaker.launch.tracking.endpoint import create_endpoint
 from lightning_sagemaker.launch.tracking.jobs import JobStatus, TrainingJobs, wants_logs
+from lightning_sagemaker.launch.transfer import sent_config
 
 _log = logging.getLogger(__name__)
 
@@ -97,7 +98,8 @@ class Estimator(Settings):
         """
         estimator = cls.from_config(JobConfig(region=region), sagemaker_session)
         job = estimator.jobs.describe(training_job_name).description
-        estimator.config = described_job(job, model_channel_name).changed(region=estimator.config.region)
+        config = sent_config(estimator.jobs.session.client("s3"), job)
+        estimator.config = described_job(job, model_channel_name, config).changed(region=estimator.config.region)
         estimator.job_name = training_job_name
         return estimator
 
@@ -232,6 +234,10 @@ class Estimator(Settings):
     def stop(self) -> None:
         """Ask the job to stop: it gets SIGTERM, and has 120 seconds to write a checkpoint."""
         self.jobs.stop(self._name())
+
+    @property
+    def _current_job_name(self) -> str | None:  # SDK 2's, private, but notebooks read it
+        return self.job_name
 
     @property
     def latest_training_job(self) -> JobStatus | None:

@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -234,8 +235,13 @@ def _samples(plan: JobPlan, scratch: Path, given: Mapping[str, str]) -> dict[str
         else:
             from lightning_sagemaker.launch.aws import make_client
 
-            get = fetch_listed if source.s3_data_type == "ManifestFile" else fetch
-            get(make_client("s3", plan.region), source.s3_data, target, SAMPLE_BYTES, least)
+            is_list = source.s3_data_type == "ManifestFile"
+            get = fetch_listed if is_list else partial(fetch, is_channel=True)
+            if not get(make_client("s3", plan.region), source.s3_data, target, SAMPLE_BYTES, least):
+                raise LaunchError(
+                    f"Channel {name!r}: no objects begin with {source.s3_data}, so the job would fail. HINT: list them with"
+                    f" `aws s3 ls {source.s3_data}`."
+                )
         found[name] = str(target)
     return found
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import posixpath
 import shutil
@@ -15,12 +16,15 @@ from pathlib import Path, PurePosixPath
 from lightning_sagemaker.aws_types import Client
 from lightning_sagemaker.errors import LaunchError
 from lightning_sagemaker.launch.aws import translate_aws_errors
+from lightning_sagemaker.launch.spec.carried import Json
 
 MARK = ".lightning-sagemaker"
 """Name of a file that marks a downloaded folder, which a later download may replace."""
 
 LINES = (".txt", ".csv", ".tsv", ".jsonl")
 """Suffixes of files of which a sample may be cut at a line."""
+
+_log = logging.getLogger(__name__)
 
 _SHOWN = 100
 """Maximum characters of a name in a message."""
@@ -32,7 +36,9 @@ def split_uri(uri: str) -> tuple[str, str]:
     return bucket, key
 
 
-def fetch(s3: Client, uri: str, folder: Path, limit: int | None = None, least: int = 1) -> int:
+def fetch(
+    s3: Client, uri: str, folder: Path, limit: int | None = None, least: int = 1, is_channel: bool = False
+) -> int:
     """Download an object, or all objects below a prefix, into ``folder``; return the number of files.
 
     Args:
@@ -42,6 +48,8 @@ def fetch(s3: Client, uri: str, folder: Path, limit: int | None = None, least: i
         limit: For a sample of the data: of each longer text, the first so many bytes, up to a line; of other objects,
             as many as this in total. None for no limit.
         least: Number of objects that a sample has in any case.
+        is_channel: Whether objects whose names only begin with the prefix's last part are downloaded too, as SageMaker
+            does for a channel: of ``s3://bucket/data/train``, ``data/train-1.csv`` as ``train-1.csv``.
 
     Raises:
         LaunchError: If AWS rejects a request, or an object's name leads out of ``folder``.
@@ -54,12 +62,14 @@ def fetch(s3: Client, uri: str, folder: Path, limit: int | None = None, least: i
         for page in s3.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=key):
             for item in page.get("Contents", []):
                 name, below = item["Key"], key.rstrip("/") + "/" if key else ""
-                if name.endswith("/") or (name != key and not name.startswith(below)):
+                if name == key or (is_channel and not name.startswith(below)):
+                    below = key[: key.rfind("/") + 1]
+                if name.endswith("/") or not name.startswith(below):
                     continue  # a folder's own entry, or a sibling with the same prefix
                 cut = limit is not None and item["Size"] > limit and PurePosixPath(name).suffix in LINES
                 if limit is not None and count >= least and not cut and total + item["Size"] > limit:
                     return count
-                target = (folder / (name[len(below) :] if name != key else os.path.basename(name))).resolve()
+                target = (folder / name[len(below) :]).resolve()
                 if not target.is_relative_to(folder.resolve()):
                     raise LaunchError(f"{uri} holds {name!r}, which points outside its folder. HINT: do not trust it.")
                 try:
@@ -114,6 +124,29 @@ def fetch_listed(s3: Client, uri: str, folder: Path, limit: int | None = None, l
         count += fetch(s3, place, inside, limit)
         total += (folder / name).stat().st_size if (folder / name).is_file() else 0
     return count
+
+
+def sent_config(s3: Client, job: Json) -> Json:
+    """``distributed.json`` that was sent with a job; empty if it has none, or none that may be read.
+
+    Args:
+        s3: A boto3 client of ``s3``.
+        job: The answer of DescribeTrainingJob.
+
+    """
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    sources = {one["ChannelName"]: one["DataSource"].get("S3DataSource") for one in job.get("InputDataConfig", [])}
+    drivers = sources.get("sm_drivers")
+    if not drivers:
+        return {}
+    bucket, key = split_uri(drivers["S3Uri"])
+    try:
+        text = s3.get_object(Bucket=bucket, Key=f"{key.rstrip('/')}/distributed.json")["Body"].read()
+        return dict(json.loads(text))
+    except (BotoCoreError, ClientError, ValueError) as error:
+        _log.warning("%s: distribution and encoded hyperparameters cannot be read: %s", drivers["S3Uri"], error)
+        return {}
 
 
 def up_to_last_line(text: bytes) -> bytes:

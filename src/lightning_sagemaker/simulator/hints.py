@@ -18,6 +18,7 @@ _NO_ADDRESS = re.compile(
     r"gaierror|client socket has timed out .* \(algo-\d+, |name or service not known", re.IGNORECASE
 )
 _NO_SMDDP = re.compile(r"Unknown backend type smddp|Invalid backend: '?smddp", re.IGNORECASE)
+_NO_DEVICE = re.compile(r"UnboundLocalError: .*local variable 'device'")
 _NO_FOLDER = re.compile(r"(No such file or directory|Permission denied): '/opt/ml\b")
 _IN_IMAGES = {"sagemaker_training": "sagemaker-training", "smdebug": "smdebug"}
 """Modules that AWS's images have, and their names on PyPI."""
@@ -45,6 +46,11 @@ def hint_for(message: str) -> str | None:
     if _NO_SMDDP.search(message):
         return (
             "HINT: import smdistributed.dataparallel.torch.torch_smddp before init_process_group, here and in the job."
+        )
+    if _NO_DEVICE.search(message):
+        return (
+            "HINT: with SMP and without a GPU, transformers.TrainingArguments selects no device from release 4.29 on: use"
+            " transformers 4.28.1 here, or Lightning's Trainer(strategy='smp')."
         )
     if _NO_FOLDER.search(message):
         return (

@@ -75,7 +75,7 @@ class Program:
     @property
     def entry_point(self) -> str:
         """Script, module or program, as SageMaker names the entry point."""
-        return self.target[-1] if self.target[0] != "-c" else "-c"
+        return os.path.normpath(self.target[-1]) if self.target[0] != "-c" else "-c"
 
     @property
     def command(self) -> list[str]:
@@ -147,12 +147,20 @@ def plan_launch(cluster: Cluster, program: Program, folder: Path, network: Netwo
         folder: The simulator's own folder, for the shims.
         network: Namespaces of the hosts; None if they share this machine's network.
 
+    Raises:
+        LocalClusterError: If torchrun is to start what is no Python script.
+
     """
     if cluster.distribution == "none":
         return _plain(cluster, program, folder)
     if cluster.distribution == "torch_distributed" or (
         cluster.contract == "modeltrainer" and cluster.distribution != "mpi"
     ):
+        if not program.interpreter:
+            raise LocalClusterError(
+                f"{program.entry_point!r} was given with --distribution {cluster.distribution}, where AWS's containers run"
+                " Python scripts only. HINT: with --distribution none it runs once on each host, and may call torchrun."
+            )
         if program.has_module("torch.distributed.run"):
             return _torchrun(cluster, program, folder)
         return _direct(cluster, program, folder, "torchrun is not installed", elastic=True)

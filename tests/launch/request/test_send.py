@@ -22,6 +22,7 @@ from lightning_sagemaker.launch import (
 )
 from lightning_sagemaker.launch.request.create import create_request
 from lightning_sagemaker.launch.tracking.jobs import TrainingJobs
+from lightning_sagemaker.launch.transfer import split_uri
 from tests.conftest import ROOT
 from tests.launch.golden import FILE, expected, plain
 from tests.launch.real_containers import CONTAINERS
@@ -337,6 +338,26 @@ def test_a_failed_job_says_why_and_a_stopped_one_ends(aws, sdk, capsys):
     assert shown.index("Training") < shown.index("Stopped")
     names = [name for name, _, _ in TrainingJobs().list("albert-mlm")]
     assert estimator.job_name in names
+
+
+def test_an_attached_job_has_the_values_and_the_distribution_that_were_sent(aws, sdk, tmp_path, caplog):
+    (tmp_path / "train.py").touch()
+    values = {"trainer.max_epochs": 3, "prompt": "it's", "version": "1.10", "layers": [1, 2], "plain": "a"}
+    same = {"instance_count": 2, "distribution": {"torch_distributed": {"enabled": True}}, "recovery": "in_job"}
+    own = {**SMALL, "recipe": None, "entry_point": str(tmp_path / "train.py"), "hyperparameters": values}
+    estimator = Estimator(**own, **same)
+    estimator.fit(wait=False)
+    assert estimator._current_job_name == estimator.job_name
+    with pytest.raises(LaunchError, match="no training_image: it is no ModelTrainer, which SDK 3"):
+        estimator.training_image()  # SDK 3's tuner reads it
+    other = Estimator.attach(estimator.job_name)
+    assert (other.config.hyperparameters, other.hyperparameters()) == (values, estimator.hyperparameters())
+    assert other.config.distributed == estimator.config.distributed
+    channels = {one["ChannelName"]: one["DataSource"] for one in aws.requests[estimator.job_name]["InputDataConfig"]}
+    bucket, key = split_uri(channels["sm_drivers"]["S3DataSource"]["S3Uri"])
+    aws.client("s3").delete_object(Bucket=bucket, Key=f"{key}/distributed.json")
+    assert Estimator.attach(estimator.job_name).config.hyperparameters["plain"] == "a"  # no reason not to attach
+    assert "encoded hyperparameters cannot be read" in caplog.text
 
 
 def test_an_artefact_is_handed_to_an_endpoint(aws, sdk):

@@ -65,6 +65,8 @@ def test_the_bundle_is_the_same_for_the_same_files_and_leaves_out_what_is_none(t
         for name in (".git", "__pycache__", ".venv", "runs", ".aws"):
             (folder / name).mkdir()
             (folder / name / "file").write_text("x")
+        (folder / "rehearsal" / "algo-1" / "input" / "config").mkdir(parents=True)  # --rehearse-root in the source
+        (folder / "rehearsal" / "algo-1" / "train.py").touch()
         (folder / "way-out").symlink_to("/etc/passwd")
         time.sleep(0.01)
     made = [
@@ -74,7 +76,7 @@ def test_the_bundle_is_the_same_for_the_same_files_and_leaves_out_what_is_none(t
     assert made[0].digest == made[1].digest == hashlib.sha256(made[0].content).hexdigest()
     (wheel,) = [name for name in made[0].files if name.endswith(".whl")]
     assert set(made[0].files) == {"train.py", "package/model.py", "requirements.txt", wheel}
-    assert {".env", "id_rsa", ".git", "way-out", "last.ckpt"} <= set(made[0].left_out)
+    assert {".env", "id_rsa", ".git", "way-out", "last.ckpt", "rehearsal"} <= set(made[0].left_out)
     assert unpacked(made[0])["requirements.txt"].decode() == f"./{wheel}\n"
 
 

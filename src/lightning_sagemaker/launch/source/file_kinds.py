@@ -21,6 +21,9 @@ HIDDEN = "hidden"
 CACHE = "cache or environment"
 """Reason for a file that a tool regenerates."""
 
+RUN = "output of a run"
+"""Reason for what a program or a simulated job has written."""
+
 _HARMLESS = ("*.py", "*.pyi", "*.md", "*.rst", "*.pub", "*.example", "*.sample", "*.template", "*.tmpl", "*.dist")
 """Code, documentation and templates, which are not judged by other parts of their names: their text is scanned."""
 
@@ -105,7 +108,7 @@ _FOLDERS = {
         "htmlcov",
         "site-packages",
     ),
-    "output of a run": ("runs", "lightning_logs", "wandb", "mlruns", "mlartifacts", "outputs", "multirun"),
+    RUN: ("runs", "lightning_logs", "wandb", "mlruns", "mlartifacts", "outputs", "multirun"),
 }
 """Reason -> patterns of names of folders, and of a few files, that are not source."""
 

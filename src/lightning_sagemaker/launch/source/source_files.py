@@ -14,6 +14,7 @@ from lightning_sagemaker.launch.source.file_kinds import (
     CREDENTIALS,
     DATA_REASONS,
     HIDDEN,
+    RUN,
     why_not_by_content,
     why_not_by_name,
     why_not_data,
@@ -122,7 +123,10 @@ class _Walk:
             return "link out of the folder"
         if not path.is_dir() and not path.is_file():
             return "neither a file nor a folder"
-        reason = why_not_folder(name) if path.is_dir() else why_not(name, path, self._send_anyway)
+        if path.is_dir():
+            reason = why_not_folder(name) or (RUN if (path / "algo-1" / "input" / "config").is_dir() else None)
+        else:
+            reason = why_not(name, path, self._send_anyway)
         if reason is None and path.is_symlink() and not _is_named(name, self._send_anyway):
             return self._why_not_target(target)
         return reason

@@ -11,6 +11,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
+from typing import Any
+
+Json = Mapping[str, Any]
+"""An object of JSON."""
 
 _PARAMETER = re.compile(r"[A-Za-z0-9_-]+")
 _CHANNEL = re.compile(r"[A-Za-z0-9_]+")
@@ -47,6 +51,18 @@ def carried_config(values: Mapping[str, object], channels: Iterable[str]) -> dic
         "channels": {sent: name for name, sent in places.items() if sent != name},
     }
     return {key: value for key, value in found.items() if value}
+
+
+def original_values(config: Json, sent: Json) -> Json:
+    """Hyperparameters with their original names and values, as the driver decodes them in the container.
+
+    Args:
+        config: :func:`carried_config` of the job; it may be empty.
+        sent: Hyperparameters as they were sent, each decoded once.
+
+    """
+    names, packed = config.get("names") or {}, config.get("packed") or []
+    return {names.get(name, name): json.loads(value) if name in packed else value for name, value in sent.items()}
 
 
 def _needs_packing(value: object) -> bool:

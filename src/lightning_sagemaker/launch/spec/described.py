@@ -8,22 +8,25 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from lightning_sagemaker.launch.spec.carried import Json, original_values
 from lightning_sagemaker.launch.spec.config import JobConfig
 
 _TIME = re.compile(r"(?:-[0-9a-f]{4})?-(?:\d{4}(?:-\d\d){5}-\d{3}|\d{6}-\d{4}|\d{14})$")
 """What SDK 2 and this package append to the base of a job's name."""
 
 
-def described_job(job: Mapping[str, Any], model_channel_name: str = "model") -> JobConfig:
+def described_job(job: Json, model_channel_name: str = "model", config: Json | None = None) -> JobConfig:
     """The job's description, as far as SageMaker's answer has it.
 
     Args:
         job: The answer of DescribeTrainingJob.
         model_channel_name: Name of the channel with the job's initial weights.
+        config: ``distributed.json`` that was sent with the job; None for a job of SDK 2.
 
     """
     resources, stopping = job["ResourceConfig"], job.get("StoppingCondition", {})
-    sent = {name: _value(text) for name, text in job.get("HyperParameters", {}).items()}
+    config = config or {}
+    sent = original_values(config, {name: _value(text) for name, text in job.get("HyperParameters", {}).items()})
     network, checkpoints = job.get("VpcConfig", {}), job.get("CheckpointConfig", {})
     algorithm, own = job["AlgorithmSpecification"], ("sagemaker_", "mp_parameters")
     values = {
@@ -31,7 +34,9 @@ def described_job(job: Mapping[str, Any], model_channel_name: str = "model") -> 
         "instance_type": resources.get("InstanceType"),
         "instance_count": resources.get("InstanceCount"),
         "instance_groups": resources.get("InstanceGroups") or None,
-        "instance_group": next(iter(sent.get("sagemaker_distribution_instance_groups") or ()), None),
+        "instance_group": next(
+            iter(sent.get("sagemaker_distribution_instance_groups") or config.get("groups") or ()), None
+        ),
         "volume_size": resources.get("VolumeSizeInGB"),
         "volume_kms_key": resources.get("VolumeKmsKeyId"),
         "max_run": stopping.get("MaxRuntimeInSeconds"),
@@ -42,7 +47,8 @@ def described_job(job: Mapping[str, Any], model_channel_name: str = "model") -> 
         "image_uri": algorithm.get("TrainingImage"),
         "input_mode": algorithm.get("TrainingInputMode"),
         "metric_definitions": algorithm.get("MetricDefinitions"),
-        "distribution": _distribution(sent),
+        "distribution": _distribution({**sent, **_flags(config)}),
+        "recovery": config.get("recovery"),
         "entry_point": sent.get("sagemaker_program"),
         "source_dir": sent.get("sagemaker_submit_directory"),
         "hyperparameters": {name: value for name, value in sent.items() if not name.startswith(own)},
@@ -63,8 +69,14 @@ def described_job(job: Mapping[str, Any], model_channel_name: str = "model") -> 
     return JobConfig.from_mapping({name: value for name, value in values.items() if value not in (None, "")})
 
 
+def _flags(config: Json) -> dict[str, object]:
+    """The distribution of a job that this package started, in the hyperparameters in which SDK 2 would have sent it."""
+    parameters = config.get("smp")
+    return {**(config.get("flags") or {}), **({"mp_parameters": parameters} if parameters else {})}
+
+
 def _distribution(sent: Mapping[str, object]) -> dict[str, object] | None:
-    """The distribution of a job that SDK 2 started, in its words, from the hyperparameters in which SDK 2 sends it."""
+    """The distribution of a job in SDK 2's words, from the hyperparameters in which SDK 2 sends it."""
 
     def options(kind: str) -> dict[str, object]:
         name = "custom_mpi_options"
@@ -74,7 +86,10 @@ def _distribution(sent: Mapping[str, object]) -> dict[str, object] | None:
     if sent.get("sagemaker_mpi_enabled"):
         found["mpi"] = {**options("mpi"), "processes_per_host": sent.get("sagemaker_mpi_num_of_processes_per_host")}
     if sent.get("sagemaker_torch_distributed_enabled"):
-        found["torch_distributed"] = {"enabled": True}
+        count = sent.get("sagemaker_mpi_num_of_processes_per_host")
+        found["torch_distributed"] = {"enabled": True, **({"processes_per_host": count} if count else {})}
+    if sent.get("sagemaker_pytorch_ddp_enabled"):
+        found["pytorchddp"] = {"enabled": True}
     if sent.get("sagemaker_distributed_dataparallel_enabled"):
         found["smdistributed"] = {"dataparallel": options("distributed_dataparallel")}
     if "mp_parameters" in sent:
@@ -89,7 +104,7 @@ def _value(text: str) -> Any:
         return text
 
 
-def _weights(job: Mapping[str, Any], channel_name: str) -> str | None:
+def _weights(job: Json, channel_name: str) -> str | None:
     for channel in job.get("InputDataConfig", []):
         if channel["ChannelName"] == channel_name and "S3DataSource" in channel["DataSource"]:
             return str(channel["DataSource"]["S3DataSource"]["S3Uri"])

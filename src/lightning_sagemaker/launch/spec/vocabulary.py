@@ -58,6 +58,8 @@ NOT_HERE = {
     "prepare_workflow_for_training": "pipelines are SDK 3's. HINT: ModelTrainer with distributed=SMDDP().",
     "register": "SDK 3 registers models. HINT: sagemaker.core.resources.ModelPackage with model_data.",
     "rule_job_summary": "the job has it. HINT: latest_training_job.rule_job_summary().",
+    "training_image": "it is no ModelTrainer, which SDK 3's HyperparameterTuner takes. HINT: training_image_uri() returns"
+    " the image; tune a ModelTrainer.",
     "training_job_analytics": "it came from CloudWatch. HINT: latest_training_job.describe(), or logs().",
     "transformer": "SDK 3 creates transform jobs. HINT: sagemaker.core.resources.TransformJob with model_data.",
     "update_profiler": "it is set before fit. HINT: profiler_config, or boto3's update_training_job.",

@@ -68,12 +68,22 @@ class ModuleManager:
     shared: WeakKeyDictionary[nn.Module, bool] = field(default_factory=WeakKeyDictionary)
 
 
+class PatchManager:
+    """``smp.state.patch_manager``: scripts that run copies of partitioned modules ask it for methods as they were."""
+
+    @staticmethod
+    def get_original_method(name: str, owner: type) -> object:
+        """The method of the class ``owner``: this package replaces none of a class."""
+        return getattr(owner, name)
+
+
 class State:
     """``smp.state``."""
 
     def __init__(self) -> None:
         self.cfg: Config | None = None
         self.module_manager = ModuleManager()
+        self.patch_manager = PatchManager()
         self.model: Any = None
         self.optimizer: Any = None
         self.is_tracing = False

@@ -34,8 +34,10 @@ class StepOutput:
         self.outputs = list(outputs)
 
     def reduce_mean(self) -> Tensor:
-        """Mean over the microbatches."""
-        return torch.stack(self.outputs).mean(0)
+        """Mean over the microbatches; of integers, such as counts of correct answers, in torch's default type."""
+        stacked = torch.stack(self.outputs)
+        fractions = stacked.is_floating_point() or stacked.is_complex()
+        return stacked.mean(0, dtype=None if fractions else torch.get_default_dtype())
 
     def reduce_sum(self) -> Tensor:
         """Sum over the microbatches."""
