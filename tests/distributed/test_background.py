@@ -10,7 +10,7 @@ import torch
 import transformers
 
 from lightning_sagemaker import cli
-from lightning_sagemaker._compat.dcp import read_whole
+from lightning_sagemaker._compat.dcp import read_full
 from lightning_sagemaker.checkpoint.find import find_checkpoint
 from tests.conftest import fork_ranks, read_ranks
 
@@ -46,7 +46,7 @@ def flat(value, path=()):
 def test_it_holds_what_one_written_at_once_holds(folder, ranks, step):
     """Although the weights went on changing while it was written."""
     at_once, beside = (folder / name / f"step={step}.ckpt" for name in ("at once", "beside"))
-    assert flat(read_whole(beside)) == flat(read_whole(at_once))
+    assert flat(read_full(beside)) == flat(read_full(at_once))
     rest = [torch.load(path / "meta.pt", weights_only=True) for path in (beside, at_once)]
     assert rest[0].keys() == rest[1].keys()
     assert rest[0]["lr_schedulers"] == rest[1]["lr_schedulers"]
@@ -138,7 +138,7 @@ def test_converted_to_one_file_it_goes_on_in_a_stock_trainer(folder, ranks, tmp_
     parts, whole = folder / "beside" / "step=4.ckpt", tmp_path / "whole.ckpt"
     assert cli.main(["convert", str(parts), str(whole)]) == 0
     stored = torch.load(whole, weights_only=True)
-    assert flat(stored["state_dict"]) == flat(read_whole(parts)["state_dict"])
+    assert flat(stored["state_dict"]) == flat(read_full(parts)["state_dict"])
     seed_everything(0, verbose=False)
     losses, data = Losses(), samples("bert")
     quiet = {
@@ -160,7 +160,7 @@ def test_converted_to_a_hugging_face_folder_it_is_loaded(folder, tmp_path):
     config.save_pretrained(like)
     assert cli.main(["convert", str(parts), str(target), "--like", str(like)]) == 0
     model = transformers.AutoModelForSequenceClassification.from_pretrained(target)
-    stored = read_whole(parts)["state_dict"]
+    stored = read_full(parts)["state_dict"]
     assert flat({f"net.{name}": value for name, value in model.state_dict().items()}) == {
         path: value for path, value in flat(stored).items() if path[0].startswith("net.")
     }

@@ -144,7 +144,7 @@ def test_the_whole_state_has_values():
     torch.manual_seed(1)
     with delayed.delayed_parameters():
         model = Odd()
-    found = delayed.whole_state(model, model.state_dict())
+    found = delayed.full_state(model, model.state_dict())
     assert model.drawn.is_meta
     assert all(torch.equal(value, found[name]) for name, value in expected.items())
 

@@ -12,7 +12,7 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 
-from lightning_sagemaker._compat.dcp import read_whole
+from lightning_sagemaker._compat.dcp import read_full
 from lightning_sagemaker.parallel.degrees import ParallelConfigError
 from lightning_sagemaker.torch_sagemaker.checkpoint.utils import limit_num_subdirs
 from lightning_sagemaker.torch_sagemaker.distributed.checkpoint import s3_filesystem, state_dict_saver
@@ -136,7 +136,7 @@ def test_what_is_written_beside_the_training_is_not_what_it_makes_of_it(group_of
         tensor.mul_(0)
     writer.may.set()
     state_dict_saver.maybe_finalize_async_calls(blocking=True)
-    found = read_whole(tmp_path / "saved")
+    found = read_full(tmp_path / "saved")
     for saved in (found["model"]["a"], found["optimizer"]["state"][0]):
         assert torch.equal(saved, torch.arange(6.0).reshape(3, 2))
 

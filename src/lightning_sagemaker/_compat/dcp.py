@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from lightning_sagemaker._types import Checkpoint
 
 
-def read_whole(path: Path) -> Checkpoint:
+def read_full(path: Path) -> Checkpoint:
     """Everything in ``path``, with full tensors on the CPU, for any layout.
 
     Args:

@@ -41,7 +41,7 @@ def ensure_callback(trainer: Trainer, default: C) -> C:
     return default if found is None else found
 
 
-def is_dry(trainer: Trainer) -> bool:
+def is_fast_dev_run(trainer: Trainer) -> bool:
     """Whether a few batches only try the code (``fast_dev_run``): Lightning saves and logs nothing then."""
     return bool(trainer.fast_dev_run)  # type: ignore[attr-defined]
 
@@ -52,7 +52,7 @@ def datamodule_of(trainer: Trainer) -> LightningDataModule | None:
     return found
 
 
-def whole_checkpoint(trainer: Trainer) -> Checkpoint:
+def full_checkpoint(trainer: Trainer) -> Checkpoint:
     """The complete checkpoint that the Trainer would save now. Collective."""
     found: Checkpoint = trainer._checkpoint_connector.dump_checkpoint(weights_only=False)
     return found

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from lightning_sagemaker._compat.guard import TakenOver
 from lightning_sagemaker._compat.loops import LoopEvents, events_of
-from lightning_sagemaker._compat.trainer import callback_of, is_dry, is_tuning
+from lightning_sagemaker._compat.trainer import callback_of, is_fast_dev_run, is_tuning
 from lightning_sagemaker._compat.unfinished_batch import UnfinishedBatch
 from lightning_sagemaker._lightning import Callback, rank_zero_info
 from lightning_sagemaker.callbacks.accumulation import saves_on_exception
@@ -89,7 +89,7 @@ class AutoResume(CopiedByArguments, HasFolder, Callback):
                     _keep_double(trainer)
                 if checkpoint_path is not None:
                     self.fit_state.found = str(checkpoint_path), None
-                elif (self._search or self._in_memory) and not is_tuning(trainer) and not is_dry(trainer):
+                elif (self._search or self._in_memory) and not is_tuning(trainer) and not is_fast_dev_run(trainer):
                     with reading_own_objects(trainer):
                         self._resume_from_newest(trainer)
                 restore(checkpoint_path, *args, **kwargs)

@@ -15,7 +15,7 @@ from lightning_sagemaker._compat.averages import swap_averages
 from lightning_sagemaker._compat.default_group import usual_collectives
 from lightning_sagemaker._compat.guard import TakenOver
 from lightning_sagemaker._compat.loops import LoopEvents, events_of
-from lightning_sagemaker._compat.trainer import ensure_callback, is_dry
+from lightning_sagemaker._compat.trainer import ensure_callback, is_fast_dev_run
 from lightning_sagemaker._lightning import Callback, rank_zero_info, rank_zero_warn
 from lightning_sagemaker.callbacks.auto_resume import AutoResume, auto_resume_of
 from lightning_sagemaker.callbacks.copied_by_arguments import CopiedByArguments
@@ -268,7 +268,7 @@ class SpotInterruption(CopiedByArguments, HasFolder, Callback):
 
     def _stop(self, trainer: Trainer, within_validation: bool = False) -> None:
         """Exit this process, with a checkpoint. Collective."""
-        if trainer.state.fn == "fit" and not is_dry(trainer):
+        if trainer.state.fn == "fit" and not is_fast_dev_run(trainer):
             background_seconds = getattr(trainer.strategy, "background_seconds", 0.0)
             if within_validation:
                 swap_averages(trainer)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 import torch.distributed as dist
 
 from lightning_sagemaker._compat.loops import LoopEvents, events_of
-from lightning_sagemaker._compat.trainer import ensure_callback, whole_checkpoint
+from lightning_sagemaker._compat.trainer import ensure_callback, full_checkpoint
 from lightning_sagemaker._lightning import Callback, MisconfigurationException, rank_zero_info, rank_zero_warn
 from lightning_sagemaker.callbacks.auto_resume import AutoResume
 from lightning_sagemaker.callbacks.copied_by_arguments import CopiedByArguments
@@ -218,7 +218,7 @@ class MemoryCheckpoint(CopiedByArguments, Callback):
         strategy = cast("_Sharded", trainer.strategy)
         self._join()
         with strategy.own_parts():
-            rest = whole_checkpoint(trainer)
+            rest = full_checkpoint(trainer)
         parts, optimizers = pop_sharded_entries(rest), by_name(trainer.optimizers)
         self._deferred = deferred = DeferredCopies()
         state = self._staging.copy(parts, deferred, optimizers)

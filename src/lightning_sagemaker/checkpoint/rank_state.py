@@ -86,7 +86,7 @@ def _filled(current: object, saved: object, place: str) -> object:
     if isinstance(current, DTensor):
         local = current.to_local()
         if not isinstance(saved, Tensor) or saved.shape != local.shape:
-            raise CheckpointError(f"{place} is sharded differently in the copy in memory. HINT: restart the whole job.")
+            raise CheckpointError(f"{place} is sharded differently in the copy in memory. HINT: start the job again.")
         local.copy_(saved)
         return current
     if isinstance(saved, dict):

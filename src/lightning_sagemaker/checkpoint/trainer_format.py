@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 
-from lightning_sagemaker._compat.dcp import read_whole
+from lightning_sagemaker._compat.dcp import read_full
 from lightning_sagemaker.checkpoint.atomic_write import CheckpointError
 from lightning_sagemaker.checkpoint.integrity import META
 from lightning_sagemaker.checkpoint.sharded_entries import OPTIMIZER, by_name
@@ -72,7 +72,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
         )
     checkpoint: Checkpoint = torch.load(meta, map_location="cpu", weights_only=True)
     if path.is_dir():
-        parts: Checkpoint = read_whole(path)
+        parts: Checkpoint = read_full(path)
         checkpoint["state_dict"] = parts["state_dict"]
         groups = checkpoint.pop(_GROUPS, None)  # of pipeline stages, whose parts have the states only
         if groups is None:

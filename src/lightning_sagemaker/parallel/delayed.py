@@ -99,7 +99,7 @@ def _value_of(tensor: Tensor) -> Tensor:
     return value.to(tensor.dtype)
 
 
-def whole_state(module: nn.Module, state: Mapping[str, object]) -> dict[str, object]:
+def full_state(module: nn.Module, state: Mapping[str, object]) -> dict[str, object]:
     """``module.state_dict()`` with the values of parameters on the meta device."""
     prepare(module)
     named = dict(module.named_parameters(remove_duplicate=False))

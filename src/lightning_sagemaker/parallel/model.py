@@ -238,7 +238,7 @@ class PipelinedModel:
             seen[id(original)] = name
             owner = self.owner(names[id(original)])
             if owner == rank:
-                tensor = self.linears.whole(original, value)
+                tensor = self.linears.full_tensor(original, value)
             else:
                 tensor = torch.empty(self.stages.shape(original), dtype=original.dtype)
             if on_all:
@@ -280,7 +280,7 @@ class PipelinedModel:
             optimizer: Optimizer without state for parameters of other stages.
 
         """
-        state = map_state(optimizer.state_dict(), parameters_in(optimizer.param_groups), self.linears.whole)
+        state = map_state(optimizer.state_dict(), parameters_in(optimizer.param_groups), self.linears.full_tensor)
         group = self._groups.cpu_groups["PP"]
         ranks = self._groups.pipeline_ranks
         parts: list[Any] | None = [None] * len(ranks) if self._groups.rank == ranks[0] else None

@@ -95,7 +95,7 @@ class TensorParallelLinears:
             return value
         return value.chunk(self._degree, self._dims[id(parameter)])[self._place].clone()
 
-    def whole(self, parameter: Tensor, value: Tensor) -> Tensor:
+    def full_tensor(self, parameter: Tensor, value: Tensor) -> Tensor:
         """Gather the full tensor of the shard ``value``, on the CPU. Collective over the ``TP`` group."""
         value = value.detach().cpu()
         if not self.is_shared(parameter) or not value.dim():

@@ -144,7 +144,7 @@ class DelayedModel(Host):
         state: StateDict = super().lightning_module_state_dict()
         if self._pipeline is not None or not delayed.is_delayed(self._module):
             return state
-        return delayed.whole_state(self._module, state)
+        return delayed.full_state(self._module, state)
 
 
 def _copied(value: object) -> object:

@@ -242,9 +242,9 @@ class DistributedModel(OwnParts, Passes, Hooks, nn.Module):
         """
         found: StateDict = self.module.state_dict(*args, **kwargs)
         if self.sharded is not None:
-            return self.sharded.whole_state(found, gather_to_rank0)
+            return self.sharded.full_state(found, gather_to_rank0)
         if self._pipeline is None:
-            return delayed.whole_state(self.module, found)
+            return delayed.full_state(self.module, found)
         return self._pipeline.gather(found, on_all=not gather_to_rank0)
 
     def local_state_dict(self, *args: Any, **kwargs: Any) -> StateDict:
@@ -252,7 +252,7 @@ class DistributedModel(OwnParts, Passes, Hooks, nn.Module):
         names = {name for name, _ in self.module.named_parameters(remove_duplicate=False)}
         own = {id(parameter) for parameter in self.own}
         parameters = dict(self.module.named_parameters(remove_duplicate=False))
-        found = delayed.whole_state(self.module, self.module.state_dict(*args, **kwargs))
+        found = delayed.full_state(self.module, self.module.state_dict(*args, **kwargs))
         kept = {name: value for name, value in found.items() if name not in names or id(parameters[name]) in own}
         if self.sharded is not None:
             return {**{name: local_of(value) for name, value in kept.items()}, IS_PARTIAL: True}

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from lightning_sagemaker.smdistributed.modelparallel.torch.sharded import ShardedParameters, whole_of
+from lightning_sagemaker.smdistributed.modelparallel.torch.sharded import ShardedParameters, full_tensor_of
 from lightning_sagemaker.smdistributed.modelparallel.torch.state_mod import state
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ class OwnParts:
     def gather_optimizer(self, optimizer: torch.optim.Optimizer) -> StateDict:
         """The full optimizer state on all processes of the replica. Collective over it."""
         if self.sharded is not None:
-            return self.sharded.map_optimizer(optimizer, whole_of)
+            return self.sharded.map_optimizer(optimizer, full_tensor_of)
         if self._pipeline is None:
             return optimizer.state_dict()
         merged: list[StateDict] = [self._pipeline.gather_optimizer(optimizer)]

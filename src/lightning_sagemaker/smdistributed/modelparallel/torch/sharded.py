@@ -63,10 +63,10 @@ class ShardedParameters:
         """Clip the global gradient norm; returns the norm before. Collective over all processes."""
         return clip_norm(self._module.parameters(), max_norm)
 
-    def whole_state(self, state: Mapping[str, object], gather_to_rank0: bool) -> StateDict:
+    def full_state(self, state: Mapping[str, object], gather_to_rank0: bool) -> StateDict:
         """A state of the module with full tensors. Collective over all processes."""
-        whole = {name: whole_of(value) for name, value in state.items()}
-        return {} if gather_to_rank0 and dist.get_rank() else whole
+        full = {name: full_tensor_of(value) for name, value in state.items()}
+        return {} if gather_to_rank0 and dist.get_rank() else full
 
     def load(self, content: Mapping[str, object], is_partial: bool, strict: bool) -> object:
         """Load a state of full tensors, or of this process's shards."""
@@ -87,7 +87,7 @@ class ShardedParameters:
         return map_state(content, parameters_in(optimizer.param_groups), shard_of if is_partial else part_of)
 
 
-def whole_of(value: T) -> T | Tensor:
+def full_tensor_of(value: T) -> T | Tensor:
     """The full tensor of this process's shard, on the CPU. Collective over its ranks."""
     return value.full_tensor().cpu() if isinstance(value, DTensor) else value
 
