@@ -31,7 +31,10 @@ _KINDS = tuple(
         ),
         ("tokens with tags", r"-DOCSTART-|(?:(?:\S+ )+(?:O|[BILUES]-\w+)[ \r]*\n\s*){10}"),
         ("a transcript in CHAT's format", r"@UTF8\s"),
-        ("a list in JSON or Python", r"\[\s*(?:\"(?:[^\"\\\n]|\\.)*\"|'(?:[^'\\\n]|\\.)*')\s*[,\]]"),
+        (
+            "a list in JSON or Python",
+            r"\[\s*(?:\"(?:[^\"\\\n]|\\.)*\"|'(?:[^'\\\n]|\\.)*')\s*(?:,|\][ \r]*(?:,|\n|\Z))",
+        ),
     )
 )
 """What files are whose text begins so, by the definitions of their formats."""
