@@ -27,4 +27,4 @@ def test_losses_and_gradients_are_those_of_one_process(ranks):
 
 def test_each_rank_has_a_part_of_the_matrices(ranks):
     for found in ranks:
-        assert all(share < 0.85 for *_, share in found.values()), found
+        assert all(share < 0.95 for *_, share in found.values()), found
