@@ -2,11 +2,12 @@
 """Inputs as objects of the SDK: every option of theirs reaches the request."""
 
 import inspect
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import pytest
 
-from lightning_sagemaker.launch import LaunchError, PyTorch, TrainingInput
+from lightning_sagemaker.launch import FileSystemInput, LaunchError, PyTorch, TrainingInput
+from lightning_sagemaker.launch import ShuffleConfig as OurShuffle
 from lightning_sagemaker.launch.spec.inputs import parse_inputs
 from tests.launch.conftest import has_sdk
 
@@ -43,6 +44,39 @@ def test_a_file_address_is_a_path_in_every_form_of_an_input(tmp_path):
     for one in (address, TrainingInput(address), {"s3_data": address}):
         (found,) = parse_inputs(one).values()
         assert (found.s3_data, found.is_local) == (str(tmp_path), True)
+
+
+def test_channels_of_sdk_3_are_read():
+    assert has_sdk()
+    from sagemaker.core.shapes import Channel, DataSource, FileSystemDataSource, S3DataSource, ShuffleConfig
+    from sagemaker.core.training.configs import InputData
+
+    place = {"s3_data_type": "S3Prefix", "s3_uri": "s3://bucket/a", "s3_data_distribution_type": "ShardedByS3Key"}
+    disk = {"file_system_id": "fs-0123456789abcdef0", "file_system_type": "EFS", "directory_path": "/a"}
+    shards = S3DataSource(**place, instance_group_names=["gpu"])
+    efs = FileSystemDataSource(**disk, file_system_access_mode="rw")
+    more = {"content_type": "text/csv", "input_mode": "FastFile", "shuffle_config": ShuffleConfig(seed=7)}
+    given = [
+        InputData(channel_name="uri", data_source="s3://bucket/a", content_type="text/csv"),
+        InputData(channel_name="local", data_source="."),
+        InputData(channel_name="shards", data_source=shards),
+        InputData(channel_name="efs", data_source=efs),
+        Channel(channel_name="channel", data_source=DataSource(s3_data_source=shards), **more),
+        Channel(channel_name="disk", data_source=DataSource(file_system_data_source=efs)),
+    ]
+    shard = TrainingInput("s3://bucket/a", "ShardedByS3Key", instance_groups=["gpu"])
+    found = {
+        "uri": TrainingInput("s3://bucket/a", content_type="text/csv"),
+        "local": TrainingInput("."),
+        "shards": shard,
+        "efs": FileSystemInput(**disk, file_system_access_mode="rw"),
+        "channel": replace(shard, **{**more, "shuffle_config": OurShuffle(7)}),
+        "disk": FileSystemInput(**disk, file_system_access_mode="rw"),
+    }
+    assert parse_inputs(given) == parse_inputs({one.channel_name: one for one in given}) == found
+    for wrong in ([given[0], given[0]], [InputData(channel_name="nothing")]):
+        with pytest.raises(LaunchError, match="HINT"):
+            parse_inputs(wrong)
 
 
 def test_the_usual_distribution_may_be_none_as_in_sdk_2():

@@ -74,7 +74,7 @@ def create_request(plan: JobPlan, job_name: str, bucket: str) -> dict[str, Any]:
             **_hosts(config),
             "VolumeSizeInGB": config.volume_size,
             "VolumeKmsKeyId": config.volume_kms_key,
-            "KeepAlivePeriodInSeconds": config.keep_alive_period_in_seconds,
+            "KeepAlivePeriodInSeconds": config.keep_alive_period_in_seconds or None,
             "TrainingPlanArn": config.training_plan,
             "InstancePlacementConfig": config.instance_placement_config,
         },

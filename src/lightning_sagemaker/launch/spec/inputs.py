@@ -3,15 +3,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
 
 from lightning_sagemaker.errors import LaunchError, suggestion
 from lightning_sagemaker.job.intent import SDK_CHANNELS
+from lightning_sagemaker.launch.spec.carried import Json
 from lightning_sagemaker.simulator.contract import invalid_channel
 
 INPUT_MODES = ("File", "FastFile", "Pipe")
@@ -122,9 +123,9 @@ def parse_inputs(value: object) -> dict[str, Input]:
     """Parse the inputs of a job: channel name -> source of its data.
 
     Args:
-        value: None; one input for the channel ``training``; or a mapping of channels to inputs. An input is an S3
-            URI, a local path, one of the classes above, SDK 2's objects of the same names, or a mapping of their
-            arguments.
+        value: None; one input for the channel ``training``; a mapping of channels to inputs; or a list of SDK 3's
+            channels. An input is an S3 URI, a local path, one of the classes above, an object of an SDK (``TrainingInput``,
+            ``FileSystemInput``, ``InputData``, ``Channel``), or a mapping of arguments.
 
     Raises:
         LaunchError: If an input is none of these, or a path, URI or value is invalid.
@@ -163,6 +164,10 @@ def named_inputs(value: object) -> Mapping[str, object]:
         return {}
     if isinstance(value, Mapping) and not _is_arguments(value):
         return value
+    if isinstance(value, (list, tuple)) and value and all(map(_is_channel, value)):
+        if len({one.channel_name for one in value}) < len(value):
+            raise LaunchError(f"Two channels of one name were given: {value!r}. HINT: name each channel once.")
+        return {one.channel_name: one for one in value}
     return {DEFAULT_CHANNEL: value}
 
 
@@ -196,9 +201,10 @@ def _parse(channel: str, value: object) -> Input:
             raise LaunchError(f"Channel {channel!r} is {dict(value)!r}: {error}. HINT: give what is missing.") from None
     if hasattr(value, "file_system_id"):  # SDK 3's sagemaker.core.inputs.FileSystemInput
         return FileSystemInput(**{field.name: getattr(value, field.name) for field in fields(FileSystemInput)})
-    config = getattr(value, "config", None)  # SDK 2's TrainingInput and FileSystemInput keep the API's own dictionary
+    config = _api_form(value) if _is_channel(value) else getattr(value, "config", None)  # which SDK 2's objects keep
     if isinstance(config, Mapping):
-        return _of_api(config)
+        with contextlib.suppress(KeyError):  # of SDK 3's DatasetSource
+            return _of_api(config)
     raise LaunchError(
         f"Channel {channel!r} is {value!r}. HINT: give s3://bucket/prefix, a local path, TrainingInput or FileSystemInput."
     )
@@ -213,10 +219,25 @@ def _fits(name: str, value: object) -> bool:
     return isinstance(value, Mapping if form is _API else str)
 
 
-def _of_api(config: Mapping[str, Any]) -> Input:
+def _is_channel(value: object) -> bool:
+    return hasattr(value, "channel_name") and hasattr(value, "data_source")  # SDK 3's InputData and Channel
+
+
+def _api_form(value: object) -> Json:
+    """An object of SDK 3 as the API's dictionary."""
+    return {
+        name.title().replace("_", ""): _api_form(item) if hasattr(item, "model_dump") else item
+        for name, item in vars(value).items()
+        if type(item).__name__ not in ("Unassigned", "NoneType")
+    }
+
+
+def _of_api(config: Json) -> Input:
     source = config["DataSource"]
-    if "FileSystemDataSource" in source:
-        found = source["FileSystemDataSource"]
+    if isinstance(source, str):
+        return TrainingInput(source, content_type=config.get("ContentType"))
+    found = source.get("FileSystemDataSource", source)
+    if "FileSystemId" in found:
         return FileSystemInput(
             found["FileSystemId"],
             found["FileSystemType"],
@@ -224,7 +245,7 @@ def _of_api(config: Mapping[str, Any]) -> Input:
             found.get("FileSystemAccessMode", "ro"),
             config.get("ContentType"),
         )
-    found = source["S3DataSource"]
+    found = source.get("S3DataSource", source)
     seed = config.get("ShuffleConfig", {}).get("Seed")
     return TrainingInput(
         found["S3Uri"],
