@@ -18,6 +18,7 @@ from lightning.pytorch.loggers import CSVLogger
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, DistributedSampler
+from torchmetrics import MeanMetric
 
 import lightning_sagemaker  # noqa: F401 - registers the strategies
 from lightning_sagemaker.strategies.factory import smp_strategy
@@ -170,6 +171,28 @@ class Tables(Model):
 
     def on_before_batch_transfer(self, batch, dataloader_idx):
         return {**batch, "table": torch.zeros(10)}
+
+
+class Gathers(Model):
+    """Its steps call collectives, in code that one stage of each replica runs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen = MeanMetric()
+
+    def training_step(self, batch, batch_idx):
+        self.trainer.strategy.barrier()
+        if not self.trainer.strategy.reduce_boolean_decision(bool(self.trainer.strategy.broadcast(True))):
+            raise ValueError("no replica disagrees")
+        own = self(batch["x"])
+        everyone = self.all_gather(own, sync_grads=True).flatten(0, 1) if WORLD > 1 else own
+        loss = nn.functional.mse_loss(own, batch["y"]) + (everyone - everyone.T).tanh().square().mean()
+        self.seen.update(self.trainer.strategy.reduce(loss.detach()))
+        self.log("seen", self.seen.compute())
+        return loss
+
+    def validation_step(self, batch, batch_idx):
+        self.log("val_loss", self.all_gather(self(batch["x"])).square().mean(), sync_dist=True)
 
 
 class Backbone(Model):
@@ -360,6 +383,7 @@ def rows() -> dict:
         trainer = make_trainer()
         predictions = trainer.predict(kind(), loader(trainer, 16))
         found[f"{kind.__name__} predicts"] = [float(batch.sum()) for batch in predictions]
+    found["Gathers"] = fit(model=Gathers(), max_epochs=1, parameters={"microbatches": 1, "partitions": min(WORLD, 2)})
     return found | {kind.__name__: fit(model=kind(), max_epochs=1) for kind in (InPlace, Checkpointed)}
 
 

@@ -12,7 +12,8 @@ CALLBACKS = ("plain", "accumulate", "finetune", "backbone", "watchers")
 AVERAGES = ("swa", "mean", "ema")
 UNEVEN = ("uneven", "few", "one sample", "uneven, accumulated")
 ROWS = ("Row", "Direct", "Skips")
-STAGES = (*CALLBACKS, *AVERAGES, *UNEVEN, *ROWS, "Tables", "InPlace", "Checkpointed", "finder", "AdamW", "Adafactor")
+OTHERS = ("Tables", "InPlace", "Checkpointed", "Gathers", "finder", "AdamW", "Adafactor")
+STAGES = (*CALLBACKS, *AVERAGES, *UNEVEN, *ROWS, *OTHERS)
 LAYOUTS = {"one": ("one", 0), "stages": ("stages", 2), "shards": ("shards", 2), "four": ("stages", 4)}
 FOUR = pytest.param("four", marks=pytest.mark.slow)
 
@@ -37,8 +38,8 @@ def test_training_in_stages_equals_one_process(runs, layout, scenario):
         if found is None:  # fewer places to cut than stages
             continue
         assert found.keys() == expected.keys()
-        for name in expected:
-            assert found[name] == pytest.approx(expected[name], abs=1e-5), name
+        for name in expected if (layout, scenario) != ("four", "Gathers") else ("weights", "metrics"):
+            assert found[name] == pytest.approx(expected[name], abs=1e-5), name  # replicas: each has losses of its own
 
 
 @pytest.mark.parametrize("scenario", [*CALLBACKS, "AdamW"])

@@ -8,7 +8,6 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 from torchmetrics import Metric
 from typing_extensions import override
@@ -35,7 +34,8 @@ from lightning_sagemaker.strategies.merge import detached, merge, moved_to
 from lightning_sagemaker.strategies.microbatch_loss import microbatch_loss
 from lightning_sagemaker.strategies.pipeline_checkpoints import PipelineCheckpoints
 from lightning_sagemaker.strategies.pipeline_checks import check_module, check_options, uncompiled
-from lightning_sagemaker.strategies.replica_batches import ReplicaBatches, gather_of_last_stages, recording_reads
+from lightning_sagemaker.strategies.pipeline_collectives import PipelineCollectives
+from lightning_sagemaker.strategies.replica_batches import ReplicaBatches, recording_reads
 from lightning_sagemaker.strategies.script_gradients import ScriptGradients
 from lightning_sagemaker.strategies.smp_parameters import ParallelLayout
 from lightning_sagemaker.strategies.step_attributes import StepAttributes
@@ -43,7 +43,6 @@ from lightning_sagemaker.strategies.step_logs import Record, Records, recorded, 
 from lightning_sagemaker.strategies.stock_callbacks import check_trainer
 
 if TYPE_CHECKING:
-    from torch.distributed import ProcessGroup
     from torch.optim import Optimizer
 
     from lightning_sagemaker._types import StepOutput, Trainer
@@ -52,7 +51,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class SMPStrategy(ReplicaBatches, DelayedModel, PipelineCheckpoints, ParallelLayout, JobDDPStrategy):
+class SMPStrategy(
+    ReplicaBatches, DelayedModel, PipelineCollectives, PipelineCheckpoints, ParallelLayout, JobDDPStrategy
+):
     """SageMaker's pipeline parallelism: the layers of a model on several processes, with replicas on others.
 
     The LightningModule stays unchanged, as long as each step calls its model once, and the model's forward pass is a
@@ -145,14 +146,14 @@ class SMPStrategy(ReplicaBatches, DelayedModel, PipelineCheckpoints, ParallelLay
         if scaler is not None:
             sync_overflow_skips(scaler, self.root_device, self.groups.groups["MP"])
         for metric in (found for found in module.modules() if isinstance(found, Metric)):
-            metric.dist_sync_fn = self._gather_of_last_stages
+            metric.dist_sync_fn = self.gather_metric
 
     def _partition(self, step: Callable[[T], object], microbatch: T) -> PipelinedModel:
         """Return the pipeline, which is created at the first step."""
         if self._pipeline is None:
             module = self.lightning_module
             assert module is not None
-            with recorded(module, Records()):
+            with recorded(module, Records()), self.within_step(traced=True):
                 self._pipeline = PipelinedModel(
                     module,
                     self.groups,
@@ -203,7 +204,8 @@ class SMPStrategy(ReplicaBatches, DelayedModel, PipelineCheckpoints, ParallelLay
             self._reduction.begin(() if self._zeroes_gradients else kept)
         with recorded(module, records), recording_reads(batch, parts, self.groups, use) as reads:
             pairs = list(zip(parts, weights, strict=True))
-            results = pipeline.engine.run(step, pairs, loss_of, self._reduction, "training_step")
+            with self.within_step():
+                results = pipeline.engine.run(step, pairs, loss_of, self._reduction, "training_step")
             reads.record_result([results, list(records)])
         self._found = swap_gradients(pipeline.parameters, kept)
         changed = attributes.changed() if pipeline.engine.has_last_stage else {}
@@ -292,32 +294,16 @@ class SMPStrategy(ReplicaBatches, DelayedModel, PipelineCheckpoints, ParallelLay
         pipeline = self._partition(step, parts[0])
         if pipeline.stages.has_outer:
             with recording_reads(batch, parts, self.groups, use) as reads:
-                results = pipeline.engine.run_everywhere(step, parts, name)
+                with self.within_step():
+                    results = pipeline.engine.run_everywhere(step, parts, name)
                 reads.record_result(results)
             return merge(results)
         records = Records()  # the other stages cannot run the rest of the step
         assert module is not None
         with torch.no_grad(), recorded(module, records), recording_reads(batch, parts, self.groups, use) as reads:
-            results = pipeline.engine.run(step, parts, kind=name)
+            with self.within_step():
+                results = pipeline.engine.run(step, parts, kind=name)
             reads.record_result([results, list(records)])
         shared = share_results([results, list(records)], self.groups)
         replay(module, [Record(*record) for record in moved_to(shared[1], self.root_device)])
         return moved_to(merge(shared[0]), self.root_device)
-
-    @override
-    def reduce(
-        self, tensor: Tensor, group: ProcessGroup | None = None, reduce_op: dist.ReduceOp | str | None = "mean"
-    ) -> Tensor:
-        """Reduce over the replicas, as all stages of a replica have the same value."""
-        group = self.groups.groups["RDP"] if group is None and self._groups is not None else group
-        return super().reduce(tensor, group, reduce_op)
-
-    @override
-    def reduce_boolean_decision(self, decision: bool, all: bool = True) -> bool:
-        """Reduce over all processes."""
-        votes = torch.tensor(int(decision), device=self.root_device)
-        dist.all_reduce(votes)
-        return int(votes) == self.world_size if all else bool(votes)
-
-    def _gather_of_last_stages(self, tensor: Tensor, group: ProcessGroup | None = None) -> list[Tensor]:
-        return gather_of_last_stages(tensor, self.degrees, self.world_size)

@@ -1,14 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exchange between the ranks of a pipeline's replicas: batches before a step, metric states after it."""
+"""Exchange between the ranks of a pipeline's replicas: the batches before a step."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
-
-from torch import Tensor
-from torchmetrics.utilities.distributed import gather_all_tensors
 
 from lightning_sagemaker._lightning import move_data_to_device, rank_zero_info
 from lightning_sagemaker.parallel.degrees import ParallelDegrees
@@ -113,18 +110,3 @@ def recording_reads(batch: object, parts: Sequence[object], groups: ParallelGrou
     # If parts have other numbers of tensors, all count as read. The last tensor holds the floating-point numbers.
     has_own = any(len(tensors_in(part)) != count for part in parts)
     channel.note_reads(use, {*(range(count) if has_own else reads.found), count})
-
-
-def gather_of_last_stages(tensor: Tensor, degrees: ParallelDegrees, world_size: int) -> list[Tensor]:
-    """Gather a metric's states of all replicas, from their last stages, which run every step. Collective.
-
-    Args:
-        tensor: State of this process.
-        degrees: The parallel layout.
-        world_size: Number of processes.
-
-    """
-    found: list[Tensor] = gather_all_tensors(tensor)
-    places = (degrees.coordinates(rank, world_size) for rank in range(world_size))
-    last = degrees.pipeline - 1
-    return [state for state, at in zip(found, places, strict=True) if at.pipeline == last and at.tensor == 0]
