@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 MASK = "***"
 
 _NAME = (
-    r"secret|token(?!i[sz])|passw|passphrase|[_-]pwd|api_?key|access_?key|account_?key|private|credential"
+    r"secret|token(?!i[sz])|passw|passphrase|[_-]pwd|api_?key|access_?key|account_?key|private|cred(?:ential|s)"
     r"|auth_?key|signing_?key"
 )
 TELLING_NAME = re.compile(_NAME, re.IGNORECASE)
@@ -40,7 +40,7 @@ _PREFIXES = (
     "access-(?:sandbox|development|production)-|aio_|crsr_|dG9rOi|duffel_(?:live|test)_|e2b_|fio-u-|fm[12][ar]?_|"
     "gcntfy-|gl(?:ft|soat|imt|agent|oas|cbt)-|lin_oauth_|ls__|ovsx[ap]t?_|persona_(?:production|sandbox)_|"
     "s-s4t2(?:ud|af)-|sha256~|sk-(?:admin|helicone|lf|svcacct)-|rdme_|sb_secret_|tk-us-|xsmtpsib-|y[0-3]_Ag|zpka_|"
-    "dvc_server_|endr\\+|VF\\.(?:DM\\.)?|rzp_(?:live|test)_|00D\\w{12}!|sec-c-|"
+    "dvc_server_|sk\\.eyJ|endr\\+|VF\\.(?:DM\\.)?|rzp_(?:live|test)_|00D\\w{12}!|sec-c-|"
     "(?:rk|sk)_(?:test|live|prod|car)_|xox[a-z]-|pscale_|cog_|hv[bs]\\.|sk-ant-|sk-proj-|nvapi-|gsk_|csk-|pplx-|tgp_v1_|gh[opsur]_|github_pat_"
 )
 """Prefixes of providers' tokens without a separator, or with few digits (published formats, November 2026)."""
@@ -50,7 +50,11 @@ _UUID = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 _KNOWN = tuple(
     (kind, re.compile(pattern))
     for kind, pattern in (
-        ("private key", r"-----BEGIN[ A-Z0-9]*PRIVATE KEY(?: BLOCK)?-----[\s\S]*?(?:-----END[^\n]*?-----|\Z)"),
+        (  # followed by more than the program or sentence that names this line
+            "private key",
+            r"-{4,5} ?BEGIN[ \w]*(?:PRIVATE|Static) [Kk](?:EY|ey)(?: BLOCK| V1)? ?-{4,5}"
+            r"(?=(?:\\[nr]|[^\w+/\\]){0,60}(?![a-z]+\b)[\w+/]{6})[\s\S]*?(?:-----END[^\n]*?-----|\Z)",
+        ),
         ("private key", r"PuTTY-User-Key-File-\d[\s\S]*?(?:Private-MAC: \S+|\Z)"),
         ("password in a URL", r"\b[a-zA-Z][\w+.-]{1,20}://(?P<user>[^\s/:@'\"<>{}$]*):(?!(?P=user)@)(?P<value>[^\s/@'\"<>{}$*%(]{3,})@[\w.\[-]"),
         ("token in a URL", r"\bhttps?://(?P<value>[\w~.+=-]{20,})@[\w.-]"),
@@ -85,10 +89,10 @@ _KNOWN = tuple(
         (
             "provider's token",
             r"\b(?:(?:live|test)_(?:pub_)?[0-9a-f]{31,35}|sk_[a-z2-7]{26}|[ps]at\.[\w-]{22}\.[A-Za-z0-9]{24}\.[A-Za-z0-9]{20}"
-            r"|oy2[a-z0-9]{43}|SCW[A-Z0-9]{17}|[A-Za-z0-9]{6}_[A-Za-z0-9]{29}_mmk"
+            r"|oy2[a-z0-9]{43}|st\.[0-9a-f]{24}(?:\.[0-9a-f]{32}){2}|xaat-[0-9a-f-]{36}|SCW[A-Z0-9]{17}|[A-Za-z0-9]{6}_[A-Za-z0-9]{29}_mmk"
             r"|v1\.0-[0-9a-f]{24}-[0-9a-f]{146}|[a-z0-9]{10}msh[a-z0-9]{15}p1[a-z0-9]{6}jsn[a-z0-9]{12})\b",
         ),
-        ("provider's token", rf"\b{_UUID}:[0-9a-f]{{32}}\b"),  # fal
+        ("provider's token", rf"\b{_UUID}:[0-9a-f]{{32}}\b|\b0\.{_UUID}\.\w{{30}}:"),  # fal, Bitwarden
         ("provider's token", r"\b[a-z]{2,8}_[a-z0-9]{5,30}\.[a-z0-9]{4,6}\.acc[_-][a-z0-9-]{10,32}\.[\w+/=-]{30,}"),
         ("provider's token", r"\b\d{8,10}:AA[\w-]{33}\b"),  # Telegram
         ("provider's token", r"\b[MNO][\w-]{23,25}\.[\w-]{6}\.[\w-]{27,38}\b"),  # Discord
@@ -114,25 +118,31 @@ _KNOWN = tuple(
 """Patterns of secrets, whatever the variable's name is."""
 
 _ASSIGNED = re.compile(
-    r"(?P<name>[A-Za-z][\w.-]{0,60})(?:\\?['\"])?[ \t]{0,4}(?::=|=>|=|:)[ \t]{0,4}"
-    r"(?:[rbuf]{0,2}\\?['\"])?(?P<value>[\w~.+/=!@#$%^&*|:-]{8,})"
+    r"(?P<name>[A-Za-z](?:[\w./-]{0,60}\w)?)(?:\\?['\"]|\*\*)?[ \t]{0,4}(?::=|=>|=|:)(?:\*\*)?[ \t]{0,4}"
+    r"(?:[rbuf]{0,2}\\?['\"])?(?=(?P<value>[\w~.+/=!@#$%^&*|:-]{8,}))"  # which may hold names and values itself
 )
 _GIVEN = re.compile(  # environ["NAME"] = "v", setdefault("NAME", "v"), ("--name", default="v"), ENV NAME v, --name v
     # <NAME>v, <name>NAME</name><value>v, key="NAME" value="v"
     r"(?:(?<!\w)(?!name>)(?P<name>[A-Za-z][\w.-]{0,60})"
-    r"(?:\\?['\"](?:\][ \t]{0,4}=|,|[ \t]{1,4}value=)[^\n'\"]{0,60}\\?['\"]|(?:</name>\s{0,9}<value)?>)"
+    r"(?:\\?['\"](?:\][ \t]{0,4}(?:\|\||\?\?)?=|,|[ \t]{1,4}value=)[^\n'\"]{0,60}\\?['\"]|(?:</name>\s{0,9}<value)?>)"
     r"|(?:--?|\b(?:ENV|ARG|LABEL|export|setenv|set)[ \t]{1,4})(?P<word>[A-Za-z][\w.-]{0,60})[ \t]{1,4}\\?['\"]?)"
-    r"(?P<value>[\w~.+/=!@#$%^&*|:-]{8,})"
+    r"(?=(?P<value>[\w~.+/=!@#$%^&*|:-]{8,}))"
 )
 _SAID = re.compile(  # netrc's `password v`, `tool login v`, connect("user", "v")
-    r"\b(?P<name>password|login)(?:[ \t]{1,4}--[\w-]+){0,3}[ \t]{1,4}(?P<value>[\w~+=!@#%^&*-]{10,})"
+    r"\b(?P<name>password|login)(?:[ \t]{1,4}--(?!user)[\w-]+){0,3}[ \t]{1,4}(?P<value>[\w~+=!@#%^&*-]{10,})"
     r"|\b(?P<call>login|connect|authenticate)\([^()\n]{0,120}?['\"](?P<word>[\w~+=!@#%^&*-]{10,})['\"]"
 )
 _WORD = re.compile(r"[A-Za-z0-9_~.+/=!|:-]{20,}")
+_FORM = re.compile(r"&[A-Za-z]\w*=")
 _LETTER, _DIGIT = re.compile(r"[A-Za-z]"), re.compile(r"[0-9]")
 _VERSION = re.compile(r"[A-Za-z]{6,}[_-]?\d{1,4}$|[_.-][A-Za-z]{4,}[_.-]")
-_NAME_OF_WORDS = re.compile(r"(?=.*[a-z]{4}.*[_.-].*[a-z]{4})[a-z]+\d{0,4}(?:[_.-](?:[a-z]*\d{0,4})){2,}")
-"""Such as ``eval_f1_macro_top5``."""
+_NAME_OF_WORDS = re.compile(
+    r"(?=.*[a-z]{4}.*[_.-].*[a-z]{4})[a-z]+\d{0,4}(?:[_.-](?:[a-z]*\d{0,4})){2,}|[a-z]{3,}(?:[_.-][a-z]+)*(?:[_.-]\d{1,4})+"
+    r"|[a-z]{3,}(?:\.[a-z_]\w{0,19})+|[\w-]+\.[a-z]{2,5}"
+)
+"""Such as ``eval_f1_macro_top5``, ``customer_id_2024``, ``torch.float8_e4m3fn`` and ``results2B.db``."""
+_NO_SECRET = re.compile(r"pk[_-](?:live|test|lf)|.*(?:SHA|AES|RSA)[_-]?\d{2,3}")
+"""Tokens that are public, and names of algorithms."""
 _DIGITS = re.compile(r"[0-9]+")
 _WORDS = re.compile(r"[A-Z][a-z]{3,}|[a-z]{10,}")
 _RUN = re.compile(r"[A-Za-z0-9]+")
@@ -142,22 +152,32 @@ _TOKEN = re.compile(
 )
 _QUOTED = re.compile(r"(?P<quote>\\?['\"])(?P<run>[A-Za-z0-9]{20,}={0,2}|[\w+/-]{40,100}={0,2})(?P=quote)")
 _PASSWORD = (  # in English, German, Dutch, French, Spanish and Portuguese
-    r"passw|passphrase|pwd|kennwort|wachtwoord|contrase|(?<![a-z])(?:pass|passe|pw|mdp|senha)(?![a-z])"
+    r"passw|passphrase|pwd|kennwort|wachtwoord|contrase|(?:pass|psk|pw|(?<![a-z])(?:passe|mdp|senha))(?![a-z])"
 )
-_KEY_NAME = re.compile(rf"{_NAME}|key|auth|bearer|cookie|session|\bsas\b|dsn|apikey|access|{_PASSWORD}", re.IGNORECASE)
-_PASSWORD_NAME = re.compile(_PASSWORD, re.IGNORECASE)
-_PLACEHOLDER = re.compile(r"(?i)example|placeholder|your|dummy|fake|changeme|redacted|xxxx|<|\*\*\*|\.\.\.|%s")
+_KEY_NAME = re.compile(
+    rf"{_NAME}|key|auth|bearer|cookie|session|\bsas\b|dsn|apikey|access|login|{_PASSWORD}", re.IGNORECASE
+)
+PASSWORD_NAME = re.compile(_PASSWORD, re.IGNORECASE)
+_PLACEHOLDER = re.compile(
+    r"(?i)example|placeholder|your|dummy|fake|changeme|change[_ -](?:me|this|it)|redacted"
+    r"|not?[_ -](?:key|needed|required|used|set)|xxxx|0{9}|<|\{\{|\}\}|^null\b|\*\*\*|\.\.\.|%s"
+)
 _NO_PASSWORD = re.compile(  # names of one, and references such as var.db_password
     r"(?i)(?:(?:my|the|some|test|mock|sample|default)[_-]?)*"
     r"(?:(?:password|passwd|passw|pass|pwd|pw|secret|token|key|user(?:name)?)[_-]?)+\d{0,4}$|[a-z_]+(?:\.[a-z_]+)+$|arn:aws"
+    r"|[a-z_-]{0,10}test(?:ing)?(?:[_-]\d{1,4})?$"
 )
 _TOLD = re.compile(
     r"(?i)(?P<name>[\w.-]*(?:secret|token|passw|passphrase|pwd|api_?key|access_?key|credential)[\w-]*['\"]?\s?(?:=|:|=>)\s?['\"]?)"
     r"(?!\*\*\*)[^\s'\",;)}\]]{4,}"
 )
-_HASHES = r"sha\d|md5|hash|digest|checksum|integrity|commit|revision|etag|fingerprint|uuid|guid"
+_HASHES = (
+    r"sha\d|md5|hash|digest|checksum|integrity|commit|revision|etag|fingerprint|uuid|guid"
+    r"|(?:pub(?:lic|lishable)?|site)[_-]?key"
+)
 _HASH_NAME = re.compile(
-    rf"(?i){_HASHES}|kms|(?:cache|experiment|gpg|recv|pub(?:lic|lishable)?)[_-]?keys?|(?:name|level|method|mode|type)$"
+    rf"(?i){_HASHES}|kms|(?:cache|experiment|gpg|recv)[_-]?keys?"
+    r"|(?:name|level|method|mode|type|policy|format|field|class|[_-]id|(?<=[a-z])Id)$"
 )
 _IS_ID = re.compile(rf"(?i)(?:\b|_)(?:id|[\w-]*(?:{_HASHES})[\w-]*)\\?['\"]?\]?\s{{0,4}}(?:=|:|\()\s{{0,4}}$")
 """Before what is quoted: it is called an identifier or a hash."""
@@ -192,7 +212,7 @@ def known_secrets(text: str) -> "Iterator[tuple[int, int, str]]":
     for pattern in (_TOKEN, _QUOTED):
         for match in pattern.finditer(text):
             run = match.group("run").rstrip("=")
-            if is_random(run) and not _HEX.fullmatch(run) and not _is_called_otherwise(text, match):
+            if is_random(run) and not _HEX.fullmatch(run.replace("-", "")) and not _is_called_otherwise(text, match):
                 yield match.start(), match.end(), "random word"
 
 
@@ -201,7 +221,8 @@ def named_secrets(text: str) -> "Iterator[tuple[int, int, str]]":
     for match in [*_ASSIGNED.finditer(text), *_GIVEN.finditer(text)]:
         groups = match.groupdict()
         name, value = groups["name"] or groups["word"], groups["value"]
-        if is_named_secret(name, value):
+        is_part = text[match.start() - 1 : match.start()] == ":" and "=" not in match.group()  # as of an ARN
+        if not is_part and is_named_secret(name, value):
             yield match.start("value"), match.end("value"), "value of " + name
     for match in _SAID.finditer(text):
         value = "value" if match.group("value") else "word"
@@ -211,7 +232,8 @@ def named_secrets(text: str) -> "Iterator[tuple[int, int, str]]":
 
 def is_named_secret(name: str, value: str) -> bool:
     """Whether a value looks like a secret, given the name of what has it."""
-    is_one = is_key(value) or (_PASSWORD_NAME.search(name) and is_password(value))
+    value = _FORM.split(value)[0]
+    is_one = is_key(value) or (PASSWORD_NAME.search(name) and is_password(value))
     return bool(is_one and _KEY_NAME.search(name) and not _HASH_NAME.search(name))
 
 
@@ -280,6 +302,8 @@ def is_password(value: str) -> bool:
     kinds, rest = _kinds(value), _WORDS.sub("", value)
     if len(value) < 10 or not {"a", "A", "0"} <= set(kinds) or is_placeholder(value) or value.count("/") > 1:
         return False
+    if _NAME_OF_WORDS.fullmatch(value):
+        return False
     return _changes(kinds) >= 0.25 * len(value) and len(rest) >= len(value) / 2
 
 
@@ -295,6 +319,7 @@ def _is_called_otherwise(text: str, match: "re.Match[str]") -> bool:
     """Whether a random word is a placeholder, a name of many parts, or called a hash or an identifier."""
     run = match.group("run")
     is_hash = _HASH_NAME.match(match.group().lstrip("\\'\""))
+    is_hash = is_hash or _NO_SECRET.match(match.group().lstrip("\\'\""))
     if is_placeholder(match.group()) or is_hash or len(_RUN.findall(run)) > 2 + len(run) / 16:
         return True
     return bool(_IS_ID.search(text, max(0, match.start() - 40), match.start()))

@@ -20,6 +20,7 @@ from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 
 from lightning_sagemaker.container.lightning_redaction import (
+    PASSWORD_NAME,
     is_key,
     is_password,
     is_placeholder,
@@ -33,11 +34,11 @@ from lightning_sagemaker.launch.source.secret_contexts import secrets_in_context
 _DETECTORS = (
     "ArtifactoryDetector", "AWSKeyDetector", "AzureStorageKeyDetector", "BasicAuthDetector", "CloudantDetector",
     "DiscordBotTokenDetector", "GitHubTokenDetector", "GitLabTokenDetector", "IbmCloudIamDetector", "IbmCosHmacDetector",
-    "JwtTokenDetector", "KeywordDetector", "MailchimpDetector", "NpmDetector", "OpenAIDetector", "PrivateKeyDetector",
+    "JwtTokenDetector", "KeywordDetector", "MailchimpDetector", "NpmDetector", "OpenAIDetector",
     "PypiTokenDetector", "SendGridDetector", "SlackDetector", "SoftlayerDetector", "SquareOAuthDetector", "StripeDetector",
     "TelegramBotTokenDetector", "TwilioKeyDetector",
 )  # fmt: skip
-"""All detectors but those of IP addresses, and of high entropy, which report every hash."""
+"""All detectors but those of IP addresses, of high entropy, which report every hash, and of the line above a private key."""
 
 _CAN_HOLD = re.compile(r"(?i)pass|pwd|secret|key|token|auth|cred|://[^/\s]*@|PRIVATE|[A-Za-z0-9+/_=.-]{20,}")
 _LONGEST = 4096
@@ -51,8 +52,11 @@ _IMAGE = re.compile(r'^\s*"(?:image|application|video|audio)/[\w.+-]+":')
 _REFERENCE = re.compile(r"(?i)(?:name|field|hasher|path|file|arn|ur[il]|type|class|policy)['\"]?\s?[:=]")
 """A setting whose name tells that it is no secret itself."""
 _DOTTED = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+")
-_ENCRYPTED = re.compile(r":\s?['\"]?ENC\[AES")
-"""A value that SOPS has encrypted."""
+_ENCRYPTED = re.compile(r"\s*['\"]?[\w.-]+['\"]?:\s?['\"]?(?:ENC\[AES|Ag[A-D][\w+/]{200,}=*\s*$)")
+"""A value that SOPS or Sealed Secrets has encrypted."""
+_NO_SECRET = re.compile(r"(?i)(?:hash|checksum|existing|from|policy|_env|secret_?(?:name|ref))[\w/]*['\"]?\s?[:=]")
+"""A setting whose name tells that its value is a hash, or names a secret."""
+_PROSE = re.compile(r" (?:a|and|are|for|in|is|of|that|the|to|with) |^(?:ask|from|in|read|see|via) ")
 _SHOWN = 10
 
 
@@ -123,7 +127,9 @@ def find_secrets(name: str, content: bytes) -> Iterator[Finding]:
         yield from _in_archive(name, content)
     elif is_text(content):
         text = text_of(content).replace("\r\n", "\n").replace("\r", "\n")
-        lines = ["" if _PRAGMA in line or _IMAGE.match(line) else line for line in text.split("\n")]
+        lines = [
+            "" if _PRAGMA in line or _IMAGE.match(line) or _ENCRYPTED.match(line) else line for line in text.split("\n")
+        ]
         yield from _by_shape(name, lines)
         if can_scan():
             yield from _by_detect_secrets(name, lines)
@@ -180,13 +186,18 @@ def _by_detect_secrets(name: str, lines: Sequence[str]) -> Iterator[Finding]:
             secrets.scan_file(str(path))
         for _, one in secrets:
             value = one.secret_value or "a secret that is not said"
-            if not is_placeholder(value) and not _is_reference(lines[one.line_number - 1], value):
+            if not (is_placeholder(value) or _is_said(value) or _is_reference(lines[one.line_number - 1], value)):
                 yield Finding(name, one.line_number, one.type.lower())
+
+
+def _is_said(value: str) -> bool:
+    """Whether a text is a sentence, or words about passwords, such as a label's in some language."""
+    return bool(_PROSE.search(value) or (PASSWORD_NAME.search(value) and value.replace(" ", "").isalpha()))
 
 
 def _is_reference(line: str, value: str) -> bool:
     """Whether a line names where a secret is or of which kind, or a database has its user's name as password by default."""
-    if f"://{value}:{value}@" in line or _ENCRYPTED.search(line):
+    if f"://{value}:{value}@" in line or _NO_SECRET.search(line):
         return True
     is_path = _DOTTED.fullmatch(value) or not (is_key(value) or is_password(value))
     return bool(_REFERENCE.search(line) and is_path)
