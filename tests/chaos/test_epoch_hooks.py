@@ -60,7 +60,7 @@ class Module(LightningModule):
 
 class SetsDataset(Module):
     def on_train_epoch_start(self):
-        self.trainer.datamodule.dataset.epoch = self.current_epoch
+        self.trainer.datamodule.dataset.epoch = self.current_epoch + 1  # workers of the first epoch do not see it
 
 
 class MakesLoss(Module):
@@ -140,5 +140,5 @@ def _run(kind, workers=0, persistent=False, folder=None, stop=None):
 def test_what_an_epochs_beginning_sets_is_there_when_it_is_resumed(tmp_path, kind, workers, persistent):
     """Workers that outlive epochs see a dataset as it was when they were started, in both runs."""
     alone = _run(kind, workers, persistent)
-    resumed = [step for stop in (8, 15, 18, None) for step in _run(kind, workers, persistent, tmp_path, stop)]
+    resumed = [step for stop in (3, 8, 15, 18, None) for step in _run(kind, workers, persistent, tmp_path, stop)]
     assert resumed == alone

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Loaders that create their iterators themselves go on as if left alone: their workers' draws, and an epoch's end."""
 
+import itertools
 import random
 import time
 
@@ -60,10 +61,10 @@ class Eager(Batches):
 class Stateful(DataLoader):
     """As ``torchdata``'s: a state of an epoch's end makes an iterator that has ended, and then another one."""
 
-    given, loaded = 0, None
+    given, loaded, batches = 0, None, Batches
 
-    def __init__(self, **options):
-        super().__init__(Numbers(), batch_sampler=Batches(), num_workers=1, **options)
+    def __init__(self, num_workers=1, **options):
+        super().__init__(Numbers(), batch_sampler=self.batches(), num_workers=num_workers, **options)
 
     def __iter__(self):
         begin, self.loaded = self.loaded or 0, None
@@ -93,6 +94,23 @@ class Stateful(DataLoader):
 
     def load_state_dict(self, state):
         self.loaded, self._iterator = state["given"], None
+
+
+class DrawnAtOnce(Stateful):
+    """As ``torchdata``'s, over batches that are drawn as they are begun, which is once more for a state."""
+
+    batches = Eager
+
+    def __iter__(self):
+        if self.num_workers:
+            return super().__iter__()
+        self.given, self.loaded = self.loaded or 0, None
+        iterator = self._get_iterator()
+        if self.given == len(self):
+            iterator, self.given = self._get_iterator(), 0
+        elif self.given:
+            iterator._sampler_iter = itertools.islice(iterator._index_sampler, self.given, None)
+        return self.counted(iterator)
 
 
 class Nodes:
@@ -132,6 +150,7 @@ LOADERS = {
     "an iteration of its own": lambda: Doubled(Numbers(), BATCH, shuffle=True, num_workers=1, persistent_workers=True),
     "a state of its own": Stateful,
     "a state, and workers that outlive epochs": lambda: Stateful(persistent_workers=True),
+    "a state, and batches that are drawn at once": lambda: DrawnAtOnce(num_workers=0),
     "nodes": Nodes,
 }
 
@@ -140,6 +159,12 @@ LOADERS = {
 def test_goes_on_as_if_it_had_been_left_alone(tmp_path, loader):
     alone, resumed = alone_and_resumed(lambda _: LOADERS[loader](), tmp_path, [4, 10, 17])
     assert len(alone) == 3 * SAMPLES // BATCH
+    assert resumed == alone
+
+
+def test_batches_that_are_drawn_at_once_for_workers_that_outlive_epochs(tmp_path):
+    """torch's iterator keeps the batch sampler that it was made with."""
+    alone, resumed = alone_and_resumed(lambda _: DrawnAtOnce(persistent_workers=True), tmp_path, [14])
     assert resumed == alone
 
 

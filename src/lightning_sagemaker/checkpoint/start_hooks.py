@@ -83,7 +83,7 @@ class StartHooks:
     def enter(self, fetcher: DataFetcher | None, random: RandomState | None) -> None:
         """Start reading data, and call the hooks of the epoch's start, if they are due.
 
-        Persistent workers have the dataset of the first epoch, so they are started before.
+        Workers of the first epoch, which persistent ones outlive, have the dataset from before its hooks.
 
         Args:
             fetcher: Data fetcher of training; None if the next epoch creates its iterator.
@@ -92,11 +92,12 @@ class StartHooks:
         """
         loaders = self._trainer.fit_loop._combined_loader
         outlive = loaders is not None and any(getattr(one, "persistent_workers", False) for one in loaders.flattened)
+        begins_first = outlive or self._trainer.current_epoch == 0
         self.random = random
         if self.joins is not None and hooked(self._trainer, (_EPOCH,)) is not None:
             self._own = OwnWeights([self._trainer.lightning_module])
             self._take_groups()
-        if not outlive:
+        if not begins_first:
             self._call_again()
         if fetcher is not None:
             iter(fetcher)

@@ -10,6 +10,8 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from torch.utils.data import BatchSampler
+
 from lightning_sagemaker.data.position import Position, Watch, has_state
 
 
@@ -25,41 +27,66 @@ def drawn_once(watched: Watch, resumed: Position | None) -> Iterator[Callable[[]
 
     """
     batches = getattr(watched.loader, "batch_sampler", None) if has_state(watched.loader) else None
-    sampler = getattr(batches, "sampler", None)
+    is_own = batches is not None and not isinstance(batches, BatchSampler)  # it draws its batches itself
+    sampler = batches if is_own else getattr(batches, "sampler", None)
     if sampler is None or hasattr(sampler, "state_dict"):
         yield lambda: None
         return
-    stand_in = _Orders(sampler, None if resumed is None else resumed.get("begun", 1))
-    batches.sampler = stand_in  # type: ignore[union-attr]
+    orders = watched.orders = watched.orders or Orders(sampler)  # the same: iterators that outlive an epoch keep it
+    orders.begin(None if resumed is None else resumed.get("begun", 1))
+    owner, name = (watched.loader, "batch_sampler") if is_own else (batches, "sampler")
+    vars(owner)[name] = orders.stand_in  # torch refuses that a loader's is set
     try:
-        yield stand_in.start
+        yield orders.start
     finally:
-        batches.sampler = sampler  # type: ignore[union-attr]
-        watched.begun = stand_in.end()
+        vars(owner)[name] = sampler
+        watched.begun = orders.end()
 
 
-class _Orders:
-    """Stands in for a sampler: draws ``number`` orders, and then repeats the last one."""
+class _StandIn:
+    """Stands in for a sampler, whose attributes it has."""
 
-    def __init__(self, sampler: Iterable[Any], number: int | None) -> None:
-        self._sampler, self._number = sampler, number
+    def __init__(self, orders: Orders, sampler: Iterable[Any]) -> None:
+        vars(self).update(_orders=orders, _sampler=sampler)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(vars(self)["_sampler"], name)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        setattr(self._sampler, name, value)
+
+    def __len__(self) -> int:
+        return len(self._sampler)
+
+    def __iter__(self) -> Iterator[Any]:
+        found: Iterator[Any] = self._orders.next()
+        return found
+
+
+class Orders:
+    """The orders of a sampler, for what stands in for it."""
+
+    def __init__(self, sampler: Iterable[Any]) -> None:
+        self._sampler, self.stand_in = sampler, _StandIn(self, sampler)
+        self.begin(None)
+
+    def begin(self, number: int | None) -> None:
+        """Draw ``number`` orders from now on, and then repeat the last one."""
+        self._number, self._begun = number, 0
         self._order: Iterator[Any] = iter(())
         self._seen: list[Any] = []
-        self._begun = 0
 
     def start(self) -> None:
-        """Forget the orders so far."""
-        self._begun = 0
+        """Forget the orders so far, which were those of the epoch before: the next ones are as in a run that goes on."""
+        self.begin(None)
 
     def end(self) -> int:
         """Draw an order for each iterator from now on; returns the number of orders so far."""
         self._number, number = None, self._number
         return self._begun if number is None else number
 
-    def __len__(self) -> int:
-        return len(self._sampler)  # type: ignore[arg-type]
-
-    def __iter__(self) -> Iterator[Any]:
+    def next(self) -> Iterator[Any]:
+        """The next order."""
         self._begun += 1
         if self._number is None or self._begun <= self._number:
             self._order, self._seen = iter(self._sampler), []
