@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import torch
 from torch import nn
+from torch.nn.utils import clip_grad_norm_
 
 from lightning_sagemaker.smdistributed import importer
 
@@ -180,6 +181,30 @@ def continued() -> float:
     return off(model)
 
 
+def clipped(call=None) -> list[float]:
+    """The norm that the script gets, and the largest difference of the weights from those of one process."""
+    model = Network() if call is None else smp.DistributedModel(Network())
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    optimizer = optimizer if call is None else smp.DistributedOptimizer(optimizer)
+    norms = []
+    for number in range(STEPS):
+        optimizer.zero_grad()
+        if call is None:
+            loss_of(model, *samples(number)).backward()
+        else:
+            call(model, *(own(value) for value in samples(number)))
+        norms.append(float(clip_grad_norm_(model.parameters(), 0.05 * (1 + number))))
+        optimizer.step()
+    return [*norms, *(float(one.abs().sum()) for one in model.state_dict().values())]
+
+
+@smp.step
+def clipping(model, x, y):
+    loss = loss_of(model, x, y)
+    model.backward(loss)
+    clip_grad_norm_(model.parameters(), 1.0)
+
+
 def train_joined(model, call, **options):
     """Replicas with different numbers of batches."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -240,6 +265,7 @@ def main() -> None:
         "kinds": kinds(),
         "gathered": gathered(),
         "continued": continued(),
+        "clipped": max(abs(one - other) for one, other in zip(clipped(usual), clipped(), strict=True)),
         "groups": {
             "name": error_of(lambda: smp.barrier("WORLD")),
             "ranks": error_of(lambda: smp.allgather(1, smp.get_dp_group())),
@@ -259,6 +285,7 @@ def main() -> None:
         "undecorated_of_torch": lambda: off(train(undecorated_of_torch)),
         "accumulated": accumulated,
         "evaluated": evaluated_outside,
+        "clipping": lambda: train(clipping) and 0,
         "recomputed_whole": lambda: off(train(usual, whole)),
     }
     for name, call in others.items():

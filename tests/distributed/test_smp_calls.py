@@ -18,13 +18,15 @@ def runs(request, tmp_path_factory):
     return request.param, read_ranks(folder)
 
 
-@pytest.mark.parametrize("call", ["usual", "outputs", "recomputed", "scaler", "gathered", "continued"])
+@pytest.mark.parametrize("call", ["usual", "outputs", "recomputed", "scaler", "gathered", "continued", "clipped"])
 def test_weights_are_those_of_one_process(runs, call):
     for found in runs[1]:
         assert found[call] == pytest.approx(0, abs=1e-5)
 
 
-@pytest.mark.parametrize("call", ["undecorated", "undecorated_of_torch", "accumulated", "evaluated", "of_torch"])
+@pytest.mark.parametrize(
+    "call", ["undecorated", "undecorated_of_torch", "accumulated", "evaluated", "of_torch", "clipping"]
+)
 def test_a_partitioned_model_is_called_in_steps_only(runs, call):
     """Where each process has the full model, steps are optional, and replicas still average their gradients."""
     partitions, ranks = runs
@@ -33,6 +35,8 @@ def test_a_partitioned_model_is_called_in_steps_only(runs, call):
             assert found[call] == pytest.approx(0, abs=1e-5)
         elif call == "of_torch":
             assert "loss.backward() was called in a step" in found[call]
+        elif call == "clipping":
+            assert "clip_grad_norm_ was called in a step. HINT: call it after the step" in found[call]
         else:
             assert "outside of a step, but it is partitioned" in found[call]
 

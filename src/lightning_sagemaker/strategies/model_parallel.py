@@ -165,7 +165,7 @@ class SMPStrategy(
                     recompute=self.activation_checkpointing,
                 )
             rank_zero_info(self._pipeline.summary)
-            self._script_gradients = ScriptGradients(self._pipeline, module, callbacks_of(module.trainer))
+            self._script_gradients = ScriptGradients(self._pipeline, module)
             self._load_own_states(self._pipeline)
             self._partition_averages_and_states(self._pipeline)
         return self._pipeline

@@ -19,6 +19,7 @@ from lightning_sagemaker.parallel.engine import share_results
 from lightning_sagemaker.parallel.groups import broadcast_from_first
 from lightning_sagemaker.parallel.model import PipelinedModel
 from lightning_sagemaker.parallel.overlap import OverlappedReduction
+from lightning_sagemaker.parallel.script_clipping import ScriptClipping
 from lightning_sagemaker.smdistributed.modelparallel.torch.hooks import Hooks
 from lightning_sagemaker.smdistributed.modelparallel.torch.own_parts import OwnParts, load_present
 from lightning_sagemaker.smdistributed.modelparallel.torch.partition import assigned_ends, named_as_in_aws, shared_plan
@@ -193,6 +194,7 @@ class DistributedModel(OwnParts, Passes, Hooks, nn.Module):
                 )
             finally:
                 state.is_tracing = False
+            self._clipping = ScriptClipping(self, self.module)
             if state.groups.rank == 0:
                 print(self._pipeline.summary)
             if state.optimizer is not None:
@@ -308,4 +310,5 @@ class DistributedModel(OwnParts, Passes, Hooks, nn.Module):
         if self._pipeline is not None:
             self._pipeline.restore()
             self._pipeline = self._reduction = None
+            self.stop_clipping()
         return super().cpu()

@@ -111,7 +111,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     def clip_master_grads(self, max_norm: float) -> Tensor:
         """Clip the global gradient norm; returns the norm before. Collective over the replica."""
-        norm: Tensor = state.model.clip_norm(max_norm)
+        norm: Tensor = state.model.clip_norm(state.model.own, max_norm)
         return norm
 
     def state_dict(self) -> StateDict:

@@ -3,19 +3,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from lightning_sagemaker.parallel.degrees import PipelineError
 from lightning_sagemaker.smdistributed.modelparallel.torch.sharded import ShardedParameters, full_tensor_of
 from lightning_sagemaker.smdistributed.modelparallel.torch.state_mod import state
 
 if TYPE_CHECKING:
     from lightning_sagemaker._types import StateDict
     from lightning_sagemaker.parallel.model import PipelinedModel
+    from lightning_sagemaker.parallel.script_clipping import ScriptClipping
 
 
 class OwnParts:
@@ -24,6 +26,8 @@ class OwnParts:
     module: nn.Module
     sharded: ShardedParameters | None
     _pipeline: PipelinedModel | None
+    _is_in_step: bool
+    _clipping: ScriptClipping | None = None
 
     @property
     def own(self) -> list[nn.Parameter]:
@@ -95,13 +99,28 @@ class OwnParts:
         """Whether tensor parallelism shards this parameter."""
         return self._pipeline is not None and self._pipeline.linears.is_shared(parameter)
 
-    def clip_norm(self, max_norm: float) -> Tensor:
-        """Clip the global gradient norm; returns the norm before. Collective over the replica."""
+    def clip_norm(self, parameters: Sequence[nn.Parameter], max_norm: float, norm_type: float = 2.0) -> Tensor:
+        """Clip gradients by their global norm; returns the norm before. Collective over the replica.
+
+        Raises:
+            PipelineError: In a step, where the other stages do not get there, and no gradient is complete.
+
+        """
         if self.sharded is not None:
             return self.sharded.clip_norm(max_norm)
         if self._pipeline is None:
-            return torch.nn.utils.clip_grad_norm_(self.module.parameters(), max_norm)
-        return self._pipeline.clip_norm(self.own, max_norm)
+            return torch.nn.utils.clip_grad_norm_(parameters, max_norm, norm_type)
+        if self._is_in_step:
+            raise PipelineError(
+                "clip_grad_norm_ was called in a step. HINT: call it after the step, before optimizer.step."
+            )
+        return self._pipeline.clip_norm(parameters, max_norm, norm_type)
+
+    def stop_clipping(self) -> None:
+        """Give torch's function back to the script; the model is not partitioned any more, or another takes its place."""
+        if self._clipping is not None:
+            self._clipping.restore()
+            self._clipping = None
 
     def gather_optimizer(self, optimizer: torch.optim.Optimizer) -> StateDict:
         """The full optimizer state on all processes of the replica. Collective over it."""

@@ -157,11 +157,13 @@ class State:
 
     def take(self, model: nn.Module) -> None:
         """Use a model in :func:`step`, the optimizer and checkpoints from here on; a process has one."""
-        if self.model is not None and dist.get_rank() == 0:
-            print(
-                "A second DistributedModel takes the place of the first: smp.step, the optimizer and checkpoints use it from"
-                " now on. HINT: to train two models, make both parts of one module."
-            )
+        if self.model is not None:
+            self.model.stop_clipping()
+            if dist.get_rank() == 0:
+                print(
+                    "A second DistributedModel takes the place of the first: smp.step, the optimizer and checkpoints use it"
+                    " from now on. HINT: to train two models, make both parts of one module."
+                )
         self.model = model
 
 
