@@ -29,28 +29,17 @@ BART = {**SEQ2SEQ, "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_
 BART |= {"encoder_ffn_dim": 48, "decoder_ffn_dim": 48}
 T5 = {**SEQ2SEQ, "num_layers": 2, "num_heads": 4, "d_kv": 4, "d_ff": 48, "dropout_rate": 0.0}
 SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
+OPT = {**SIZES, "ffn_dim": 48, "word_embed_proj_dim": 32, "vocab_size": 50, "max_position_embeddings": 32}
+GPT_NEO = {"hidden_size": 32, "num_layers": 2, "num_heads": 4, "vocab_size": 50}
+GPT_NEO |= {"attention_types": [[["global", "local"], 1]]}
 DECODER = {**SIZES, "vocab_size": 50, "num_key_value_heads": 2, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
 KINDS = {
     "gpt2": ("GPT2LMHeadModel", "GPT2Config", GPT2),
     "openai-gpt": ("OpenAIGPTLMHeadModel", "OpenAIGPTConfig", GPT2),
     "gptj": ("GPTJForCausalLM", "GPTJConfig", {**GPT2, "rotary_dim": 4}),
-    "gpt_neo": (
-        "GPTNeoForCausalLM",
-        "GPTNeoConfig",
-        {
-            "hidden_size": 32,
-            "num_layers": 2,
-            "num_heads": 4,
-            "vocab_size": 50,
-            "attention_types": [[["global", "local"], 1]],
-        },
-    ),
+    "gpt_neo": ("GPTNeoForCausalLM", "GPTNeoConfig", GPT_NEO),
     "gpt_neox": ("GPTNeoXForCausalLM", "GPTNeoXConfig", {**SIZES, "vocab_size": 50}),
-    "opt": (
-        "OPTForCausalLM",
-        "OPTConfig",
-        {**SIZES, "ffn_dim": 48, "word_embed_proj_dim": 32, "vocab_size": 50, "max_position_embeddings": 32},
-    ),
+    "opt": ("OPTForCausalLM", "OPTConfig", OPT),
     "bart": ("BartForConditionalGeneration", "BartConfig", BART),
     "t5": ("T5ForConditionalGeneration", "T5Config", {**T5, "feed_forward_proj": "gated-gelu"}),
     "vit": ("ViTForImageClassification", "ViTConfig", {**SIZES, "image_size": 16, "patch_size": 8}),
@@ -133,7 +122,7 @@ def main() -> None:
         found[f"DTensor {kind}"] = compare(loss, alone, model, run(model, kind), full, own)
         linears = TensorParallelLinears(plain, tensor_plan(plain, 2), groups, stages)
         sharded = run(plain, kind)
-        whole = {id(one): linears.whole(one, one.grad) for one in plain.parameters()}
+        whole = {id(one): linears.full_tensor(one, one.grad) for one in plain.parameters()}
         found[f"plain {kind}"] = compare(loss, alone, plain, sharded, lambda one, of=whole: of[id(one)], Tensor.numel)
     (Path(sys.argv[1]) / f"rank-{os.environ['RANK']}.json").write_text(json.dumps(found))
 

@@ -7,9 +7,7 @@ A sampler draws another order each time, from its generator: here as many as in 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
-
+from collections.abc import Callable, Iterable, Iterator, Sized
 from torch.utils.data import BatchSampler
 
 from lightning_sagemaker.data.position import Position, Watch, has_state
@@ -46,10 +44,13 @@ def drawn_once(watched: Watch, resumed: Position | None) -> Iterator[Callable[[]
 class _StandIn:
     """Stands in for a sampler, whose attributes it has."""
 
-    def __init__(self, orders: Orders, sampler: Iterable[Any]) -> None:
+    _orders: Orders
+    _sampler: Sized
+
+    def __init__(self, orders: Orders, sampler: Iterable[object]) -> None:
         vars(self).update(_orders=orders, _sampler=sampler)
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         return getattr(vars(self)["_sampler"], name)
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -58,23 +59,22 @@ class _StandIn:
     def __len__(self) -> int:
         return len(self._sampler)
 
-    def __iter__(self) -> Iterator[Any]:
-        found: Iterator[Any] = self._orders.next()
-        return found
+    def __iter__(self) -> Iterator[object]:
+        return self._orders.next()
 
 
 class Orders:
     """The orders of a sampler, for what stands in for it."""
 
-    def __init__(self, sampler: Iterable[Any]) -> None:
+    def __init__(self, sampler: Iterable[object]) -> None:
         self._sampler, self.stand_in = sampler, _StandIn(self, sampler)
         self.begin(None)
 
     def begin(self, number: int | None) -> None:
         """Draw ``number`` orders from now on, and then repeat the last one."""
         self._number, self._begun = number, 0
-        self._order: Iterator[Any] = iter(())
-        self._seen: list[Any] = []
+        self._order: Iterator[object] = iter(())
+        self._seen: list[object] = []
 
     def start(self) -> None:
         """Forget the orders so far, which were those of the epoch before: the next ones are as in a run that goes on."""
@@ -85,14 +85,14 @@ class Orders:
         self._number, number = None, self._number
         return self._begun if number is None else number
 
-    def next(self) -> Iterator[Any]:
+    def next(self) -> Iterator[object]:
         """The next order."""
         self._begun += 1
         if self._number is None or self._begun <= self._number:
             self._order, self._seen = iter(self._sampler), []
         return self._order if hasattr(self._order, "state_dict") else self._again(self._order, self._seen)
 
-    def _again(self, order: Iterator[Any], seen: list[Any]) -> Iterator[Any]:
+    def _again(self, order: Iterator[object], seen: list[object]) -> Iterator[object]:
         yield from seen
         for index in order:
             if self._number is not None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -75,7 +75,8 @@ class Watch:
         self._wanted: Position | None = None
         self._reached: Position | None = None  # where an iteration begins, as long as it has given no batch
         self.passed: Position | None = None
-        self.begun, self.orders = 1, cast(Any, None)
+        self.begun = 1
+        self.orders: Any = None
         self._outer: Any = None
         self._birth: Captured | None = None
         self._order: Captured | None = None

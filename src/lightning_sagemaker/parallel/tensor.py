@@ -156,7 +156,7 @@ def sharded_forward(
     Args:
         layer: The layer, before it is sharded.
         style: Its style in the plan.
-        once: Of the layers that may have the same input.
+        once: Copies of inputs, shared by the layers that may have the same input.
         group: Process group of the tensor parallel ranks.
 
     """
