@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sized
+
 from torch.utils.data import BatchSampler
 
 from lightning_sagemaker.data.position import Position, Watch, has_state

@@ -61,8 +61,7 @@ class Watch:
         workers: States of the workers, also of those of loaders ``within`` this one.
         is_prefetched: Whether Lightning fetches a batch ahead, as it does not know the length of one of the loaders.
         iterable, is_custom: What is iterated in the loader's place; whether that is not as torch's is.
-        passed, begun: The end of the epoch before, until the next begins; how often a loader's own state begins its order,
-            whose sampler ``orders`` then stands in for.
+        passed, begun: The end of the epoch before, until the next begins; how often a loader's own state begins its order.
 
     """
 
@@ -76,7 +75,7 @@ class Watch:
         self._reached: Position | None = None  # where an iteration begins, as long as it has given no batch
         self.passed: Position | None = None
         self.begun = 1
-        self.orders: Any = None
+        self.orders: Any = None  # of a loader with its own state, kept from epoch to epoch
         self._outer: Any = None
         self._birth: Captured | None = None
         self._order: Captured | None = None

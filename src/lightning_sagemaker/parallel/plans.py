@@ -117,9 +117,7 @@ def _matching(model: nn.Module, prefix: str, patterns: Mapping[str, str]) -> dic
             if re.search(rf"(^|\.){pattern}$", path):
                 plan |= _placed(module, prefix + path, style)
     split = {_owner(path) for path, style in plan.items() if style in (COLUMNS, PACKED)}
-    beside = split | {
-        _owner(path) for path in split
-    }  # as BERT's ``attention.output.dense`` is of ``attention.self.query``
+    beside = split | set(map(_owner, split))  # as BERT's ``attention.output.dense`` is of ``attention.self.query``
     return {
         path: style
         for path, style in plan.items()

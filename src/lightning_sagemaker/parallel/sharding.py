@@ -167,21 +167,19 @@ def apply_tensor_parallel(root: nn.Module, mesh: DeviceMesh) -> list[str]:
 
     """
     plan, group = tensor_plan(root, mesh.size()), mesh.get_group()
-    styles: dict[str, ParallelStyle] = {}
     once = CopiedOnce(group)
     for path, style in plan.items():
         module = root.get_submodule(path)
         if style in WITH_SUMS:
             module.forward = WITH_SUMS[style](root, path, group)
         elif style in STYLES and isinstance(module, (nn.Linear, nn.Embedding)):
-            styles[path] = STYLES[style]()
+            parallelize_module(module, mesh, STYLES[style]())  # by itself: torch 2.5 takes parts of a path for others
         else:
             module.forward = sharded_forward(module, style, once, group)
             for name, dim in sharded_dims(module, style).items():
                 whole = module.get_parameter(name)
                 shard = nn.Parameter(distribute_tensor(whole, mesh, [Shard(dim)]), whole.requires_grad)
                 module.register_parameter(name, shard)
-    parallelize_module(root, mesh, styles)
     count_own_heads(root, [path for path, style in plan.items() if style in OF_HEADS], mesh.size())
     return [
         name
