@@ -74,14 +74,13 @@ class Watch:
         self._wanted: Position | None = None
         self._reached: Position | None = None  # where an iteration begins, as long as it has given no batch
         self.passed: Position | None = None
-        self.begun = 1
         self.orders: Any = None  # of a loader with its own state, kept from epoch to epoch
         self._outer: Any = None
         self._birth: Captured | None = None
         self._order: Captured | None = None
         self.workers = WorkerStates((getattr(loader, "snapshot_every_n_steps", 1) or 0) if has_state(loader) else 1)
         self.within: Sequence[Loader] = ()
-        self.seen = Seen()
+        self.seen, self.begun = Seen(), 1
         self._issued: list[npt.NDArray[np.int64]] = []
         self._taken = self._iterations = self._yielded = self._drawn = self._dealt_after = 0
         self._dealt: Sequence[Any] | None = None
