@@ -174,8 +174,8 @@ def _placed(module: nn.Module, path: str, style: str) -> dict[str, str]:
     if not parts <= {"base_layer", "lora_A", "lora_B"} or not {name for name, _ in module.named_parameters()} <= held:
         raise ParallelConfigError(
             f"tensor_parallel_degree was set, but {path} is a {type(module).__module__}.{type(module).__name__}, which"
-            " cannot be sharded. HINT: use plain LoRA (peft's LoraConfig, without DoRA or modules_to_save for it), or"
-            " sharded_data_parallel_degree instead."
+            " cannot be sharded. HINT: use plain LoRA of an nn.Linear (peft's LoraConfig, without DoRA or modules_to_save"
+            " for it), or sharded_data_parallel_degree instead."
         )
     return {f"{path}.{name}": style for name in linears if name.partition(".")[0] in ("base_layer", own)}
 
