@@ -63,7 +63,8 @@ def pairs(option: str, texts: Iterable[str]) -> dict[str, str]:
 
 def about_system(error: Exception) -> str | None:
     """What to do about a file, folder, disk, program or limit of the system; None for other errors."""
-    if isinstance(error, BlockingIOError) or str(error) == _NO_THREAD:
+    is_write = hasattr(error, "characters_written")  # to a pipe that does not block
+    if (isinstance(error, BlockingIOError) and not is_write) or str(error) == _NO_THREAD:
         return (
             "No further process or thread can be started here. HINT: raise the limit (`ulimit -u`, --pids-limit of a"
             " container), or end other processes."

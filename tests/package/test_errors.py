@@ -45,3 +45,4 @@ def test_a_recipe_that_cannot_be_copied_leaves_nothing(tmp_path, monkeypatch):
 def test_a_limit_of_processes_is_named(error):
     assert about_system(error).startswith("No further process or thread can be started here. HINT: raise the limit")
     assert about_system(RuntimeError("other")) is None
+    assert about_system(BlockingIOError(errno.EAGAIN, "write could not complete without blocking", 3)) is None

@@ -106,6 +106,13 @@ def test_everything_that_can_be_set_is_sent(tmp_path, aws, sdk):
     assert any(call.endswith("/input/local/train.csv") for call in aws.calls)
 
 
+@pytest.mark.parametrize(("period", "sent"), [(0, {}), (600, {"KeepAlivePeriodInSeconds": 600})])
+def test_a_warm_pool_of_no_time_is_left_out(period, sent):
+    job = {"recipe": "albert-mlm", "region": "us-east-1", "instance_type": "ml.p4d.24xlarge", "include_plugin": False}
+    resources = Estimator(**job, role="arn:aws:iam::123456789012:role/train", keep_alive_period=period).request()
+    assert {name: value for name, value in resources["ResourceConfig"].items() if "KeepAlive" in name} == sent
+
+
 def test_every_word_of_sdk_2_is_sent_by_sdk_3(tmp_path, aws, sdk):
     """What the calls in ``test_sdk2.py`` come to without the SDK is what the SDK sends."""
     arguments = {
