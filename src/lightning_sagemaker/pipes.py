@@ -39,7 +39,7 @@ def quiet_pipe() -> Iterator[None]:
     except OSError as error:
         if not drop_output() and not is_printed:  # a second attempt may find nothing to write
             raise
-        print(f"error: {about_system(error)}", file=sys.stderr)
+        print(f"error: {about_system(error) or error}", file=sys.stderr)
         sys.exit(2)
 
 
